@@ -1,0 +1,106 @@
+// Where a kernel runs. A backend holds the buffers of one case at a time and launches kernels on them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace monoref::device {
+
+/// A run of bytes that really exists in a buffer's address range.
+struct ByteExtent {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+/// One buffer of a case. The bytes of all extents, in order, are its image.
+struct BufferRequest {
+  std::string name;
+  std::vector<ByteExtent> extents;  ///< ascending and disjoint; empty for a buffer of no bytes
+  std::size_t alignment = 16;       ///< of the base address; a power of two
+  std::span<const std::byte> image; ///< first content
+};
+
+/// Grid and block of a launch, in blocks and threads.
+struct Grid {
+  std::uint32_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
+  std::uint32_t threads_x = 1, threads_y = 1, threads_z = 1;
+  std::uint32_t shared_bytes = 0;  ///< dynamic shared memory
+  bool cooperative = false;        ///< all blocks are resident together and may wait for each other
+};
+
+/// One kernel argument by value: its bytes, in the kernel's own parameter order.
+struct KernelArgument {
+  const void* data;
+  std::uint32_t size;
+};
+
+enum class RunStatus { kOk, kCrashed, kHung };
+
+/// What became of a launch. A divergent barrier or a fault is `kCrashed`; the message says where.
+struct RunReport {
+  RunStatus status = RunStatus::kOk;
+  std::string message;
+};
+
+/// Thrown when this machine or this build has no such backend: exit code 3.
+struct Unavailable {
+  std::string message;
+};
+
+/// Life of a case: place -> (write | launch)* -> finish -> read* -> (place again ...).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+  /// Lanes of a wave in the kernels of this backend.
+  virtual int wave() const = 0;
+
+  /// Lays out all buffers anew, with poisoned guard regions before and after each, and copies the
+  /// images in. Addresses of an earlier case are no longer valid.
+  virtual void place(std::span<const BufferRequest> buffers) = 0;
+  /// The address to hand to a kernel as buffer `index`'s base.
+  virtual void* address(std::size_t index) const = 0;
+  /// Replaces a buffer's whole image; what a step through reused buffers does.
+  virtual void write(std::size_t index, std::span<const std::byte> image) = 0;
+  /// Enqueues a kernel. Unknown kernels and wrong argument lists are `std::invalid_argument`.
+  virtual void launch(std::string_view kernel, const Grid& grid,
+                      std::span<const KernelArgument> arguments) = 0;
+  /// Waits for everything launched. After anything but kOk the backend has recovered and can be
+  /// placed again; buffer contents are then meaningless.
+  virtual RunReport finish() = 0;
+  /// A description of the first damaged guard byte, if any: buffer, distance, before or after.
+  virtual std::optional<std::string> damaged_guard() = 0;
+  /// A buffer's image after finish().
+  virtual void read(std::size_t index, std::span<std::byte> image) = 0;
+
+  /// Seconds after which a launch counts as hung.
+  void set_time_limit(double seconds) { time_limit_ = seconds; }
+  double time_limit() const { return time_limit_; }
+
+ private:
+  double time_limit_ = 10.0;
+};
+
+/// The kernels that a host backend runs.
+enum class HostKernels {
+  kShipped,     ///< as every build ships them
+  kWithFaults,  ///< the same text with its planted faults switchable, for `monoref mutants`
+};
+
+/// The CPU executor. `wave` is 64 or 32 (faults: 64 only).
+std::unique_ptr<Backend> make_host_backend(int wave, HostKernels kernels = HostKernels::kShipped);
+/// HIP runtime; throws Unavailable where this build has none or no device answers.
+std::unique_ptr<Backend> make_amd_backend();
+/// CUDA runtime; throws Unavailable likewise.
+std::unique_ptr<Backend> make_nvidia_backend();
+
+/// Switches on one planted fault in the kernels built with faults; empty switches all off.
+void set_active_fault(std::string_view name);
+
+}  // namespace monoref::device
