@@ -3,18 +3,18 @@
 namespace monoref {
 namespace {
 
-const Scalar* find_scalar(const Case& item, const std::string& name) {
+const Scalar* find_scalar(const Case& item, const std::string& key) {
   for (const NamedScalar& scalar : item.scalars)
     if (scalar.name == key) return &scalar.value;
   return nullptr;
 }
 
 template <class T>
-const T& scalar_as(const Case& item, const std::string& name, const char* kind) {
-  const Scalar* found = find_scalar(item, name);
-  if (found == nullptr) refuse("{}: the case has no parameter '{}'", item.stage, name);
+const T& scalar_as(const Case& item, const std::string& key, const char* kind) {
+  const Scalar* found = find_scalar(item, key);
+  if (found == nullptr) refuse("{}: the case has no parameter '{}'", item.stage, key);
   const T* value = std::get_if<T>(found);
-  if (value == nullptr) refuse("{}: parameter '{}' is not {}", item.stage, name, kind);
+  if (value == nullptr) refuse("{}: parameter '{}' is not {}", item.stage, key, kind);
   return *value;
 }
 
