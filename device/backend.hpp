@@ -1,4 +1,5 @@
-// Where a kernel runs. A backend holds the buffers of one case at a time and launches kernels on them.
+// Where a kernel runs. A backend holds the buffers of one case at a time and launches kernels on
+// them.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +22,9 @@ struct ByteExtent {
 /// One buffer of a case. The bytes of all extents, in order, are its image.
 struct BufferRequest {
   std::string name;
-  std::vector<ByteExtent> extents;  ///< ascending and disjoint; empty for a buffer of no bytes
-  std::size_t alignment = 16;       ///< of the base address; a power of two
-  std::span<const std::byte> image; ///< first content
+  std::vector<ByteExtent> extents;   ///< ascending and disjoint; empty for a buffer of no bytes
+  std::size_t alignment = 16;        ///< of the base address; a power of two
+  std::span<const std::byte> image;  ///< first content
 };
 
 /// Grid and block of a launch, in blocks and threads.
@@ -99,6 +100,9 @@ std::unique_ptr<Backend> make_host_backend(int wave, HostKernels kernels = HostK
 std::unique_ptr<Backend> make_amd_backend();
 /// CUDA runtime; throws Unavailable likewise.
 std::unique_ptr<Backend> make_nvidia_backend();
+
+/// The names of all kernels in this program, in order.
+std::vector<std::string_view> kernel_names();
 
 /// Switches on one planted fault in the kernels built with faults; empty switches all off.
 void set_active_fault(std::string_view name);

@@ -1,0 +1,175 @@
+// Kernels on NVIDIA GPUs: included by device/simt.hpp only. A small subset of the HIP names over
+// CUDA, which has most of them already.
+//
+// Flags that the text relies on: -fmad=false; nvcc's defaults -ftz=false, -prec-div=true and
+// -prec-sqrt=true stay.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#define MONOREF_SIMT_VARIANT cuda_wave32
+
+namespace monoref::simt::cuda {
+
+/// Enters a kernel of this program for the nvidia backend.
+void register_kernel(std::string_view name, const void* function);
+
+struct Registrar {
+  Registrar(std::string_view name, const void* function) { register_kernel(name, function); }
+};
+
+}  // namespace monoref::simt::cuda
+
+#define MONOREF_SIMT_JOIN_(a, b) a##b
+#define MONOREF_SIMT_JOIN(a, b) MONOREF_SIMT_JOIN_(a, b)
+
+#define MONOREF_DEVICE [[maybe_unused]] static inline __device__
+#define MONOREF_MEMBER __device__
+#define MONOREF_KERNEL(max_threads) extern "C" __global__ __launch_bounds__(max_threads) void
+#define MONOREF_REGISTER(name)                                                                   \
+  static const ::monoref::simt::cuda::Registrar MONOREF_SIMT_JOIN(monoref_registrar_, __LINE__)( \
+      #name, reinterpret_cast<const void*>(&name))
+#define MONOREF_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define MONOREF_DYNAMIC_SHARED(type, name)                                \
+  extern __shared__ __align__(16) unsigned char monoref_dynamic_shared[]; \
+  type* const name = reinterpret_cast<type*>(monoref_dynamic_shared)
+#define MONOREF_FAULT(name) false
+
+namespace monoref::simt {
+inline namespace MONOREF_SIMT_VARIANT {
+
+constexpr int kWave = 32;
+
+// Every cross-lane operation names all lanes: lanes that have exited do not count for the hardware,
+// and the strict rule brings all others.
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+MONOREF_MEMBER inline int linear_thread() {
+  return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+}
+
+MONOREF_MEMBER inline int lane() {
+  return linear_thread() % kWave;
+}
+
+MONOREF_MEMBER inline void demand_aligned(const void*, std::size_t) {}
+
+template <class T>
+using ShuffleBits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
+
+template <class T>
+MONOREF_MEMBER inline T shuffle(T value, int source) {
+  static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  const auto bits = __builtin_bit_cast(ShuffleBits<T>, value);
+  return __builtin_bit_cast(T, __shfl_sync(kAllLanes, bits, source));
+}
+
+template <class T>
+MONOREF_MEMBER inline T shuffle_xor(T value, int mask) {
+  return shuffle(value, lane() ^ mask);
+}
+
+template <class T>
+MONOREF_MEMBER inline T shuffle_up(T value, int distance) {
+  const int source = lane() - distance;
+  return shuffle(value, source < 0 ? lane() : source);
+}
+
+template <class T>
+MONOREF_MEMBER inline T shuffle_down(T value, int distance) {
+  const int source = lane() + distance;
+  return shuffle(value, source >= kWave ? lane() : source);
+}
+
+MONOREF_MEMBER inline std::uint64_t ballot(bool predicate) {
+  return __ballot_sync(kAllLanes, predicate);
+}
+MONOREF_MEMBER inline bool any(bool predicate) {
+  return ballot(predicate) != 0;
+}
+MONOREF_MEMBER inline bool all(bool predicate) {
+  return ballot(!predicate) == 0;
+}
+
+/// The type of the same meaning that CUDA's atomics are declared for.
+template <class T>
+using AtomicType =
+    std::conditional_t<sizeof(T) == 4, T,
+                       std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>>;
+
+template <class T>
+MONOREF_MEMBER inline AtomicType<T>* atomic_pointer(T* at) {
+  return reinterpret_cast<AtomicType<T>*>(at);
+}
+
+template <class T>
+MONOREF_MEMBER inline T atomic_add(T* at, T value) {
+  static_assert(std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint32_t> ||
+                std::is_same_v<T, std::uint64_t> || std::is_same_v<T, float>);
+  return static_cast<T>(atomicAdd(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
+}
+
+template <class T>
+MONOREF_MEMBER inline T atomic_max(T* at, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  return static_cast<T>(atomicMax(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
+}
+
+template <class T>
+MONOREF_MEMBER inline T atomic_min(T* at, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  return static_cast<T>(atomicMin(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
+}
+
+template <class T>
+MONOREF_MEMBER inline T atomic_exchange(T* at, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  using Bits = ShuffleBits<T>;
+  return static_cast<T>(atomicExch(reinterpret_cast<Bits*>(at), static_cast<Bits>(value)));
+}
+
+template <class T>
+MONOREF_MEMBER inline T atomic_compare_exchange(T* at, T expected, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  using Bits = ShuffleBits<T>;
+  return static_cast<T>(atomicCAS(reinterpret_cast<Bits*>(at), static_cast<Bits>(expected),
+                                  static_cast<Bits>(value)));
+}
+
+template <class T>
+MONOREF_MEMBER inline T load_acquire(const T* at) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  ShuffleBits<T> bits;
+  if constexpr (sizeof(T) == 4)
+    asm volatile("ld.acquire.sys.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+  else
+    asm volatile("ld.acquire.sys.b64 %0, [%1];" : "=l"(bits) : "l"(at) : "memory");
+  return static_cast<T>(bits);
+}
+
+template <class T>
+MONOREF_MEMBER inline void store_release(T* at, T value) {
+  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+  const auto bits = static_cast<ShuffleBits<T>>(value);
+  if constexpr (sizeof(T) == 4)
+    asm volatile("st.release.sys.b32 [%0], %1;" : : "l"(at), "r"(bits) : "memory");
+  else
+    asm volatile("st.release.sys.b64 [%0], %1;" : : "l"(at), "l"(bits) : "memory");
+}
+
+MONOREF_MEMBER inline void relax() {
+  __nanosleep(100);
+}
+MONOREF_MEMBER inline float fma(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+MONOREF_MEMBER inline float sqrt_rn(float x) {
+  return __fsqrt_rn(x);
+}
+
+}  // namespace MONOREF_SIMT_VARIANT
+}  // namespace monoref::simt
