@@ -9,8 +9,7 @@ namespace monoref::device {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-/// 64 KiB hold a kernel with 16 KiB of local arrays many times over; red zones take more.
-constexpr std::size_t kStackBytes = MONOREF_ADDRESS_SANITIZER ? 256 * 1024 : 64 * 1024;
+constexpr std::size_t kStackBytes = FiberPool::kStackBytes;
 constexpr std::size_t kStride = kStackBytes + kPage;
 /// Stacks lie a multiple of the caches' period apart. Tops that differ by two lines keep the frames
 /// of a block's threads from competing for the same few cache sets.
@@ -41,8 +40,8 @@ void Fiber::reset() {
 #endif
 }
 
-bool Fiber::overrun() const {
-  return !guarded && std::memcmp(stack, &kEndMark, sizeof kEndMark) != 0;
+bool Fiber::end_mark_is_gone() const {
+  return std::memcmp(stack, &kEndMark, sizeof kEndMark) != 0;
 }
 
 FiberPool::~FiberPool() {
@@ -66,10 +65,6 @@ void FiberPool::abandon_all() {
       chunk.fibers[i].reset();
       idle_.push_back(&chunk.fibers[i]);
     }
-}
-
-std::size_t FiberPool::stack_bytes() {
-  return kStackBytes;
 }
 
 bool FiberPool::in_guard(const Fiber& fiber, std::uintptr_t address) {

@@ -166,14 +166,15 @@ class Worker {
   [[noreturn]] static void interrupted(const Interruption& why);
 
   [[noreturn]] void loop(Fiber& me);
-  void switch_to(Fiber& me, Fiber& to);
-  void resumed(Fiber& me, context::transfer_t from);
+  [[gnu::always_inline]] void switch_to(Fiber& me, Fiber& to);
+  [[gnu::always_inline]] void resumed(Fiber& me, context::transfer_t from);
   void leave(Fiber* resumable);
-  [[noreturn]] void fail(Failure failure);
+  [[noreturn, gnu::cold, gnu::noinline]] void fail(Failure failure);
+  [[noreturn, gnu::cold, gnu::noinline]] void fail(Failure::Kind kind, Fiber& me);
 
   void show(const Fiber& me);
-  void suspend(Fiber& me, Wait wait, const Site& site);
-  void diverge(Fiber& me, Wait wait, const Site& site);
+  [[gnu::always_inline]] void suspend(Fiber& me, Wait wait, const Site& site);
+  [[noreturn, gnu::cold, gnu::noinline]] void diverge(Fiber& me, Wait wait, const Site& site);
   Fiber* fresh_fiber();
   bool begin_thread(Fiber& me);
   void end_thread(Fiber& me);
@@ -246,15 +247,15 @@ context::fcontext_t context_of(Fiber& fiber, void (*main)(context::transfer_t)) 
   return fiber.context;
 }
 
-void Worker::switch_to(Fiber& me, Fiber& to) {
-  if (me.overrun()) fail({.kind = Failure::kStackOverrun, .fiber = &me, .block = me.block});
+inline void Worker::switch_to(Fiber& me, Fiber& to) {
+  if (me.overrun()) fail(Failure::kStackOverrun, me);
   entering_ = &to;
-  announce_switch(&me.fake_stack, to.stack, FiberPool::stack_bytes());
+  announce_switch(&me.fake_stack, to.stack, FiberPool::kStackBytes);
   resumed(me, context::jump_fcontext(context_of(to, fiber_main), &me));
 }
 
 /// The first thing a fibre does when control comes to it: notes where it came from.
-void Worker::resumed(Fiber& me, context::transfer_t from) {
+inline void Worker::resumed(Fiber& me, context::transfer_t from) {
   if (from.data != nullptr) {
     complete_switch(me.fake_stack, nullptr, nullptr);
     static_cast<Fiber*>(from.data)->context = from.fctx;
@@ -281,6 +282,10 @@ void Worker::fail(Failure failure) {
   failure_ = failure;
   leave(nullptr);
   __builtin_unreachable();
+}
+
+void Worker::fail(Failure::Kind kind, Fiber& me) {
+  fail({.kind = kind, .fiber = &me, .block = me.block});
 }
 
 /// In a signal handler, on the alternate stack.
@@ -357,7 +362,7 @@ bool Worker::begin_thread(Fiber& me) {
 /// Those who wait for this thread need not any longer.
 void Worker::end_thread(Fiber& me) {
   Block& block = *me.block;
-  if (me.overrun()) fail({.kind = Failure::kStackOverrun, .fiber = &me, .block = &block});
+  if (me.overrun()) fail(Failure::kStackOverrun, me);
   me.block = nullptr;
   --live_;
   --block.live;
@@ -431,13 +436,12 @@ Fiber* Worker::fresh_fiber() {
 }
 
 /// Lets others run until somebody puts this fibre into the ready queue.
-void Worker::suspend(Fiber& me, Wait wait, const Site& site) {
+inline void Worker::suspend(Fiber& me, Wait wait, const Site& site) {
   me.wait = wait;
   me.site = site;
   Fiber* next = ready_.pop();
   if (next == nullptr) {
-    if (!something_to_start())
-      fail({.kind = Failure::kDivergence, .fiber = &me, .block = me.block});
+    if (!something_to_start()) fail(Failure::kDivergence, me);
     next = fresh_fiber();
   }
   switch_to(me, *next);
@@ -448,7 +452,7 @@ void Worker::suspend(Fiber& me, Wait wait, const Site& site) {
 void Worker::diverge(Fiber& me, Wait wait, const Site& site) {
   me.wait = wait;
   me.site = site;
-  fail({.kind = Failure::kDivergence, .fiber = &me, .block = me.block});
+  fail(Failure::kDivergence, me);
 }
 
 // ---- meeting -----------------------------------------------------------------------------------
@@ -584,7 +588,7 @@ void Worker::enter_fibers() {
     return;
   }
   entering_ = first;
-  announce_switch(&scheduler_fake_stack_, first->stack, FiberPool::stack_bytes());
+  announce_switch(&scheduler_fake_stack_, first->stack, FiberPool::kStackBytes);
   const context::transfer_t from = context::jump_fcontext(context_of(*first, fiber_main), nullptr);
   complete_switch(scheduler_fake_stack_, nullptr, nullptr);
   if (from.data != nullptr) static_cast<Fiber*>(from.data)->context = from.fctx;
@@ -626,7 +630,7 @@ std::string Worker::describe_fault(const Failure& failure) const {
   if (why.signal == SIGFPE) return "integer division by zero or overflow";
   if (why.signal == SIGILL) return "trap or illegal instruction";
   if (failure.fiber != nullptr && FiberPool::in_guard(*failure.fiber, why.address))
-    return fmt::format("stack overflow, a thread has {} bytes", FiberPool::stack_bytes());
+    return fmt::format("stack overflow, a thread has {} bytes", FiberPool::kStackBytes);
   const std::string_view verb = why.is_write ? "write" : "read";
   if (failure.block != nullptr)
     if (const char* const where = failure.block->shared.locate(why.address); where != nullptr)
@@ -667,8 +671,7 @@ std::string Worker::describe(const Failure& failure) const {
     case Failure::kSharedOverrun:
       return fmt::format("{}: write past the end of shared array '{}'", who, failure.name);
     case Failure::kStackOverrun:
-      return fmt::format("{}: stack overflow, a thread has {} bytes", who,
-                         FiberPool::stack_bytes());
+      return fmt::format("{}: stack overflow, a thread has {} bytes", who, FiberPool::kStackBytes);
     case Failure::kNoMemory:
       return who + ": no memory for the stacks of its threads";
     case Failure::kNone:

@@ -1,11 +1,12 @@
 // A kernel that does nothing but meet: what `monoref bench` measures the executor with.
 #include "device/simt.hpp"
 
-/// Every block adds the indices of its threads around a ring, one place a round, with a barrier after
-/// each: after `rounds` rounds a thread has the sum of `rounds` consecutive indices modulo the block.
+/// Every block adds the indices of its threads around a ring, one place a round, with a barrier
+/// after each: after `rounds` rounds a thread has the sum of `rounds` consecutive indices modulo
+/// the block.
 ///
-/// totals [blocks, threads] uint32, written whole. Launch: any grid, blocks of one dimension; dynamic
-/// shared memory of two uint32 a thread.
+/// totals [blocks, threads] uint32, written whole. Launch: any grid, blocks of one dimension;
+/// dynamic shared memory of two uint32 a thread.
 MONOREF_KERNEL(1024) monoref_executor_barriers(std::uint32_t rounds, std::uint32_t* totals) {
   MONOREF_DYNAMIC_SHARED(std::uint32_t, ring);
   const std::uint32_t me = threadIdx.x;
@@ -20,8 +21,8 @@ MONOREF_KERNEL(1024) monoref_executor_barriers(std::uint32_t rounds, std::uint32
     __syncthreads();
     passing = half[next];
   }
-  const std::uint64_t block = (std::uint64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x +
-                              blockIdx.x;
+  const std::uint64_t block =
+      (std::uint64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   totals[block * blockDim.x + me] = total;
 }
 MONOREF_REGISTER(monoref_executor_barriers);
