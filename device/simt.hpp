@@ -102,7 +102,13 @@ MONOREF_MEMBER inline Vec16 load16(const void* from) {
 /// Stores 16 bytes. `to` is a multiple of 16.
 MONOREF_MEMBER inline void store16(void* to, Vec16 value) {
   demand_aligned(to, 16);
+#if defined(__HIP__)
+  // As a vector: the compiler takes a store of a struct apart and joins the words as it likes.
+  using Words = std::uint32_t __attribute__((vector_size(16), may_alias));
+  *static_cast<Words*>(to) = __builtin_bit_cast(Words, value);
+#else
   *static_cast<Vec16*>(to) = value;
+#endif
 }
 
 }  // namespace MONOREF_SIMT_VARIANT
