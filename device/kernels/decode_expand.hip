@@ -1,0 +1,97 @@
+// decode_expand: a uniform decode batch flattened to one row a query token.
+//
+// Source of the rule: deepseek-indexer-metadata (_prepare_uniform_decode_kernel and the lines
+// around its launch). Row r is query token r mod n of request r div n, n being max_decode_len; it
+// sees seq_len - n + (r mod n) + 1 keys, of which compression and context parallelism leave the
+// visible entries of cache_length.hpp. The lengths alone, as [requests, n], are those of the native
+// path.
+
+#include <cstdint>
+
+#include "device/kernels/cache_length.hpp"
+#include "device/kernels/flat_grid.hpp"
+#include "device/kernels/row_copy.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {
+
+/// Entries that query token `token` of a request sees. Wraps as int32 does.
+MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t token,
+                                             std::int32_t decode_len, bool clamp,
+                                             const CacheSharing& sharing) {
+  const std::int64_t offset = std::int64_t{token} + 1 - decode_len;
+  if (MONOREF_FAULT(expand_offset_after_division))
+    return local_entries(static_cast<std::int32_t>(stored_entries(seq_len, sharing) + offset),
+                         sharing);
+  if (MONOREF_FAULT(expand_localised_first))
+    return static_cast<std::int32_t>(visible_entries(seq_len, sharing) + offset);
+  auto keys = static_cast<std::int32_t>(seq_len + offset);
+  if (MONOREF_FAULT(expand_length_off_by_one)) keys = static_cast<std::int32_t>(keys - 1LL);
+  const bool clamped = MONOREF_FAULT(expand_not_clamped) ? false : clamp;
+  return visible_entries(clamped && keys < 0 ? 0 : keys, sharing);
+}
+
+/// Copies one request's table row into one row of the wider table; columns the source does not
+/// have are 0.
+MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std::int32_t* to,
+                               std::int32_t expanded_width) {
+  std::int32_t copied = width < expanded_width ? width : expanded_width;
+  if (MONOREF_FAULT(expand_last_column_dropped)) copied -= 1;
+  copy_row(from, to, copied, column_of_grid(), columns_of_grid());
+  if (MONOREF_FAULT(expand_extra_columns_stale)) return;
+  fill_row(to + copied, expanded_width - copied, 0, column_of_grid(), columns_of_grid());
+}
+
+}  // namespace
+
+// Inputs   seq_lens int32 [requests], seq_lens_stride elements apart; in keys, the step's included
+//          block_table int32 [requests, width], rows table_row_stride elements apart
+// Outputs  expanded_table int32 [requests * n, expanded_width], rows expanded_row_stride elements
+//          apart; columns behind expanded_width stay as they are
+//          decode_seq_lens int32 [length_rows], dense; in entries; 0 from row requests * n on
+//          decode_lens int32 [requests * n], dense; 1 everywhere
+// Sizes    n = max_decode_len >= 1; length_rows >= requests * n, the whole of the buffer that is
+//          carried from step to step; expanded_width may be 0, then block_table and expanded_table
+//          are not touched (native path); compress_ratio, world, rank, interleave as in
+//          CacheSharing; clamp 1: lengths below 0 become 0 before anything else, 0: they stay.
+// Launch   any grid and any block of whole waves; x goes over rows, y over columns.
+// Misuse   A table wider than expanded_width loses its last columns here (the host refuses it).
+//          max_decode_len < 1 writes nothing.
+MONOREF_KERNEL(1024)
+monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
+                              const std::int32_t* block_table, std::int64_t table_row_stride,
+                              std::int32_t* expanded_table, std::int64_t expanded_row_stride,
+                              std::int32_t* decode_seq_lens, std::int32_t* decode_lens,
+                              std::int64_t requests, std::int64_t length_rows, std::int32_t width,
+                              std::int32_t expanded_width, std::int32_t max_decode_len,
+                              std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
+                              std::int32_t interleave, std::int32_t clamp) {
+  if (max_decode_len < 1) return;
+  const CacheSharing sharing{compress_ratio, world, rank, interleave};
+  const std::int64_t rows = requests * max_decode_len;
+  const std::int64_t from_stride =
+      MONOREF_FAULT(expand_source_stride_ignored) ? width : table_row_stride;
+  const std::int64_t to_stride =
+      MONOREF_FAULT(expand_destination_stride_ignored) ? expanded_width : expanded_row_stride;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    std::int64_t request = row / max_decode_len;
+    auto token = static_cast<std::int32_t>(row - request * max_decode_len);
+    if (MONOREF_FAULT(expand_request_modulo)) {
+      request = row % requests;
+      token = static_cast<std::int32_t>(row / requests);
+    }
+    if (expanded_width > 0)
+      expand_row(block_table + request * from_stride, width, expanded_table + row * to_stride,
+                 expanded_width);
+    if (column_of_grid() > 0) continue;
+    decode_seq_lens[row] = entries_of_token(seq_lens[request * seq_lens_stride], token,
+                                            max_decode_len, clamp != 0, sharing);
+    decode_lens[row] = MONOREF_FAULT(expand_decode_len_kept) ? max_decode_len : 1;
+  }
+  if (blockIdx.y > 0 || MONOREF_FAULT(expand_stale_tail)) return;
+  fill_row(decode_seq_lens + rows, length_rows - rows, 0, thread_of_grid(), threads_of_grid());
+}
+MONOREF_REGISTER(monoref_decode_expand_uniform);
+
+}  // namespace monoref::kernels

@@ -1,0 +1,133 @@
+// prefill_chunk_metadata: which entries of a gathered chunk each of its queries scores.
+//
+// Source of the rule: deepseek-indexer-metadata (build_prefill_chunk_metadata and its kernel). The
+// entries of a chunk's requests lie one request behind the other; cu_seq_lens says where each
+// starts. A query at position p of request r scores entries cu_seqlen_ks = cu_seq_lens[r] up to,
+// not including, cu_seqlen_ke = cu_seq_lens[r] + visible_entries(p + 1). token_to_seq names the
+// request of every entry. Only queries in [slice_start, slice_stop) of the chunk are described.
+
+#include <cstdint>
+
+#include "device/kernels/cache_length.hpp"
+#include "device/kernels/flat_grid.hpp"
+#include "device/kernels/row_copy.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {
+
+/// Inclusive prefix sum of one number a lane over the wave.
+MONOREF_DEVICE std::uint32_t wave_inclusive_sum(std::uint32_t value) {
+  for (int distance = 1; distance < simt::kWave; distance *= 2) {
+    const std::uint32_t below = simt::shuffle_up(value, distance);
+    if (simt::lane() >= distance) value += below;
+  }
+  return value;
+}
+
+/// A run of queries or entries, counted from the chunk's first.
+struct Range {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+/// The part of a run that lies in [low, high); begin >= end if there is none.
+MONOREF_DEVICE Range clip(Range range, std::int64_t low, std::int64_t high) {
+  return {range.begin > low ? range.begin : low, range.end < high ? range.end : high};
+}
+
+}  // namespace
+
+// Inputs   seq_lens int32 [requests], dense: global keys of each request of the chunk
+// Outputs  cu_seq_lens int32 [requests + 1], dense: 0, then the running sum of this rank's entries
+// Sizes    compress_ratio, world, rank, interleave as in CacheSharing.
+// Launch   one block (others do nothing) of whole waves; a pass of the block takes one request a
+//          thread. Static shared memory only.
+// Misuse   Sums wrap as int32 does.
+MONOREF_KERNEL(1024)
+monoref_prefill_cu_seq_lens(const std::int32_t* seq_lens, std::int32_t* cu_seq_lens,
+                            std::int64_t requests, std::int32_t compress_ratio, std::int32_t world,
+                            std::int32_t rank, std::int32_t interleave) {
+  constexpr int kMaxWaves = 1024 / simt::kWave;
+  MONOREF_SHARED(std::uint32_t, wave_sums, kMaxWaves);
+  const CacheSharing sharing{compress_ratio, world, rank, interleave};
+  if (blockIdx.x > 0) return;
+  if (threadIdx.x == 0) cu_seq_lens[0] = 0;
+  const auto waves = static_cast<int>(blockDim.x / simt::kWave);
+  std::uint32_t before = 0;  // the sum of all earlier passes
+  for (std::int64_t first = 0; first < requests; first += blockDim.x) {
+    const std::int64_t request = first + threadIdx.x;
+    const std::int32_t entries =
+        request < requests ? visible_entries(seq_lens[request], sharing) : 0;
+    const std::uint32_t sum = wave_inclusive_sum(static_cast<std::uint32_t>(entries));
+    if (simt::lane() == simt::kWave - 1) wave_sums[simt::wave()] = sum;
+    __syncthreads();
+    std::uint32_t offset = before;
+    for (int wave = 0; wave < waves; ++wave) {
+      if (wave < simt::wave()) offset += wave_sums[wave];
+      before += wave_sums[wave];
+    }
+    if (MONOREF_FAULT(chunk_sum_of_pass_lost)) before = 0;
+    if (MONOREF_FAULT(chunk_sum_exclusive) && request < requests)
+      cu_seq_lens[request + 1] = static_cast<std::int32_t>(offset + sum - entries);
+    else if (request < requests)
+      cu_seq_lens[request + 1] = static_cast<std::int32_t>(offset + sum);
+    __syncthreads();  // the next pass writes wave_sums again
+  }
+}
+MONOREF_REGISTER(monoref_prefill_cu_seq_lens);
+
+// Inputs   query_start_loc int32 [requests + 1], dense: first query of each request of the chunk
+// and
+//          the end of the last; counted from anywhere, query_start_loc[0] being the chunk's first
+//          seq_lens int32 [requests], dense: global keys of each request, its queries included
+//          cu_seq_lens int32 [requests + 1], dense: this rank's entries, as made above
+// Outputs  token_to_seq int32 [entries], dense: request of the chunk, from 0
+//          cu_seqlen_ks, cu_seqlen_ke int32 [slice_stop - slice_start], dense; in entries
+// Sizes    entries: at least cu_seq_lens[requests] (more: an upper bound known on the host, and the
+//          rest is 0); 0 <= slice_start <= slice_stop <= queries of the chunk.
+// Launch   any grid and any block of whole waves; x goes over requests, y over queries and entries.
+// Misuse   Nothing is written outside the outputs whatever the offsets say; rows of the slice that
+//          no request owns stay as they are.
+MONOREF_KERNEL(1024)
+monoref_prefill_chunk_metadata(const std::int32_t* query_start_loc, const std::int32_t* seq_lens,
+                               const std::int32_t* cu_seq_lens, std::int32_t* token_to_seq,
+                               std::int32_t* cu_seqlen_ks, std::int32_t* cu_seqlen_ke,
+                               std::int64_t requests, std::int64_t entries,
+                               std::int64_t slice_start, std::int64_t slice_stop,
+                               std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
+                               std::int32_t interleave) {
+  const CacheSharing sharing{compress_ratio, world, rank, interleave};
+  for (std::int64_t request = blockIdx.x; request < requests; request += gridDim.x) {
+    const std::int64_t chunk_start =
+        MONOREF_FAULT(chunk_queries_not_rebased) ? 0 : query_start_loc[0];
+    const Range all{query_start_loc[request] - chunk_start,
+                    query_start_loc[request + 1] - chunk_start};
+    const Range queries = clip(all, slice_start, slice_stop);
+    const std::int32_t entry_start = cu_seq_lens[request];
+    // The position of query 0 of the chunk, were it this request's.
+    std::int64_t position = seq_lens[request] - all.end;
+    if (MONOREF_FAULT(chunk_prefix_ignored)) position = -all.begin;
+    if (MONOREF_FAULT(chunk_positions_of_slice)) position = seq_lens[request] - queries.end;
+    for (std::int64_t q = queries.begin + column_of_grid(); q < queries.end;
+         q += columns_of_grid()) {
+      const std::int64_t at = MONOREF_FAULT(chunk_slice_start_kept) ? q : q - slice_start;
+      if (MONOREF_FAULT(chunk_slice_start_kept) && at >= slice_stop - slice_start) continue;
+      const std::int64_t keys =
+          MONOREF_FAULT(chunk_key_of_query_missing) ? position + q : position + q + 1;
+      cu_seqlen_ks[at] = entry_start;
+      cu_seqlen_ke[at] = entry_start + visible_entries(static_cast<std::int32_t>(keys), sharing);
+    }
+    const Range own = clip({entry_start, cu_seq_lens[request + 1]}, 0, entries);
+    const auto name =
+        static_cast<std::int32_t>(MONOREF_FAULT(chunk_request_off_by_one) ? request + 1 : request);
+    fill_row(token_to_seq + own.begin, own.end - own.begin, name, column_of_grid(),
+             columns_of_grid());
+    if (request + 1 < requests) continue;
+    const std::int64_t rest = own.end > own.begin ? own.end : own.begin;
+    fill_row(token_to_seq + rest, entries - rest, 0, column_of_grid(), columns_of_grid());
+  }
+}
+MONOREF_REGISTER(monoref_prefill_chunk_metadata);
+
+}  // namespace monoref::kernels
