@@ -125,7 +125,8 @@ std::string text_of(const Index3& index) {
 std::string text_of(const Site& site) {
   const std::string_view path = site.file_name();
   const auto slash = path.rfind('/');
-  return fmt::format("{}:{}", slash == path.npos ? path : path.substr(slash + 1), site.line());
+  return fmt::format("{}:{}:{}", slash == path.npos ? path : path.substr(slash + 1), site.line(),
+                     site.column());
 }
 
 std::string text_of(Wait wait) {
@@ -208,6 +209,7 @@ class Worker {
   const Block* shown_ = nullptr;  ///< the block that blockIdx speaks of
   context::fcontext_t scheduler_ = nullptr;
   Failure failure_;
+  bool start_first_ = false;  ///< the next fibre begins a thread before it looks at the ready ones
   std::uint32_t idle_turns_ = 0;
 
   void* scheduler_fake_stack_ = nullptr;
@@ -321,7 +323,8 @@ void Worker::show(const Fiber& me) {
 void Worker::loop(Fiber& me) {
   const simt::host::KernelEntry* kernel = nullptr;
   for (;;) {
-    if (Fiber* const next = ready_.pop(); next != nullptr) {
+    Fiber* const next = std::exchange(start_first_, false) ? nullptr : ready_.pop();
+    if (next != nullptr) {
       fibers_.give(me);
       switch_to(me, *next);
     } else if (begin_thread(me)) {
@@ -533,7 +536,8 @@ void Worker::relax() {
   constexpr std::uint32_t kTurnsPerYield = 256;
   Fiber& me = *self_;
   if (launch_->stop.load(std::memory_order_relaxed)) fail({.kind = Failure::kStopped});
-  Fiber* const next = something_to_start() ? fresh_fiber() : ready_.pop();
+  start_first_ = something_to_start();
+  Fiber* const next = start_first_ ? fresh_fiber() : ready_.pop();
   if (next == nullptr || ++idle_turns_ % kTurnsPerYield == 0) sched_yield();
   if (next == nullptr) return;
   ready_.push(me);
@@ -600,6 +604,7 @@ void Worker::run(Launch& launch, int rank, int ranks) {
   blockDim = {grid.threads_x, grid.threads_y, grid.threads_z};
   gridDim = {grid.blocks_x, grid.blocks_y, grid.blocks_z};
   failure_ = {};
+  start_first_ = false;
   resident_ = starting_ = 0;
   live_ = 0;
   make_resident(rank, ranks);

@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kCanary = 256;  ///< at least so many bytes before a buffer
+/// Addresses without access on either side of a region. They cost nothing, and an index that is off
+/// by rows or pages still faults instead of hitting a stranger.
+constexpr std::size_t kMargin = std::size_t{16} << 20;
 /// Up to this size regions are kept by their exact number of pages; beyond, in steps of an eighth
 /// of a power of two, so that the pool has few sizes and a canary before a buffer stays short.
 constexpr std::size_t kExactRegion = 64 * kPage;
@@ -73,7 +76,8 @@ HostMemory::~HostMemory() {
   release_all();
   for (auto* pool : {&dense_pool_, &sparse_pool_})
     for (const auto& [bytes, regions] : *pool)
-      for (const Region& region : regions) munmap(region.begin - kPage, region.bytes + 2 * kPage);
+      for (const Region& region : regions)
+        munmap(region.begin - kMargin, region.bytes + 2 * kMargin);
 }
 
 HostMemory::Region HostMemory::take(std::map<std::size_t, std::vector<Region>>& pool,
@@ -88,10 +92,10 @@ HostMemory::Region HostMemory::take(std::map<std::size_t, std::vector<Region>>& 
       --pooled_sparse_;
     return region;
   }
-  void* const memory = mmap(nullptr, bytes + 2 * kPage, PROT_NONE,
+  void* const memory = mmap(nullptr, bytes + 2 * kMargin, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) no_memory("mmap");
-  const Region region{static_cast<std::byte*>(memory) + kPage, bytes};
+  const Region region{static_cast<std::byte*>(memory) + kMargin, bytes};
   if (accessible && mprotect(region.begin, bytes, PROT_READ | PROT_WRITE) != 0)
     no_memory("mprotect");
   return region;
@@ -119,7 +123,7 @@ void HostMemory::trim() {
     for (auto size = pool.rbegin(); size != pool.rend(); ++size)
       for (; !size->second.empty() && too_many(size->first); size->second.pop_back()) {
         const Region& region = size->second.back();
-        munmap(region.begin - kPage, region.bytes + 2 * kPage);
+        munmap(region.begin - kMargin, region.bytes + 2 * kMargin);
       }
   };
   shrink(dense_pool_, [this](std::size_t bytes) {
@@ -245,8 +249,8 @@ std::string HostMemory::describe(std::uintptr_t address, bool is_write) const {
   const Buffer* nearest = nullptr;
   std::uintptr_t distance = kMaxSpan;
   for (const Buffer& buffer : buffers_) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.region.begin) - kPage;
-    const std::uintptr_t end = begin + buffer.region.bytes + 2 * kPage;
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.region.begin) - kMargin;
+    const std::uintptr_t end = begin + buffer.region.bytes + 2 * kMargin;
     if (address >= begin && address < end)
       return fmt::format("buffer '{}': {} {}", buffer.name, verb, place_of(buffer, address));
     const std::uintptr_t gap = address < begin ? begin - address : address - end;

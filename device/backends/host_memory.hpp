@@ -41,7 +41,7 @@ class HostMemory {
   std::string describe(std::uintptr_t address, bool is_write) const;
 
  private:
-  /// A mapping: pages between two that are never accessible.
+  /// A mapping: pages between margins that are never accessible.
   struct Region {
     std::byte* begin = nullptr;  ///< of the pages between
     std::size_t bytes = 0;
