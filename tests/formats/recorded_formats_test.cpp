@@ -3,30 +3,19 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "golden/recording.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/formats/mx_block.hpp"
 #include "tests/formats/nearest.hpp"
+#include "tests/formats/recorded_tensors.hpp"
 
 namespace monoref {
 namespace {
 
-Recording recorded(const std::string& name) {
-  return read_recording(std::string(MONOREF_RECORDED_DIR) + "/" + name + ".h5");
-}
-
-template <class T>
-std::vector<T> elements(const Tensor& tensor) {
-  EXPECT_EQ(tensor.element_size(), sizeof(T));
-  const auto image = tensor.image();
-  std::vector<T> values(image.size() / sizeof(T));
-  std::memcpy(values.data(), image.data(), image.size());
-  return values;
-}
+using test::elements;
+using test::recorded;
 
 /// A recorded code with any NaN replaced by the canonical one.
 std::uint32_t canonical_code(const FloatFormat& format, std::uint32_t code) {

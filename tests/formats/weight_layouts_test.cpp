@@ -4,21 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <string>
 
-#include "golden/recording.hpp"
 #include "reference/error.hpp"
+#include "tests/formats/recorded_tensors.hpp"
 
 namespace monoref {
 namespace {
 
 std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
-  const auto image = tensor.image();
-  std::vector<std::uint8_t> bytes(image.size());
-  std::memcpy(bytes.data(), image.data(), image.size());
-  return bytes;
+  return test::elements<std::uint8_t>(tensor);
 }
 
 ByteMatrix shape_of(const Tensor& tensor) {
@@ -27,8 +21,7 @@ ByteMatrix shape_of(const Tensor& tensor) {
 }
 
 TEST(WeightLayouts, EqualTheRecording) {
-  const Recording recording =
-      read_recording(std::string(MONOREF_RECORDED_DIR) + "/weight_layouts.h5");
+  const Recording recording = test::recorded("weight_layouts");
   ASSERT_EQ(recording.cases.size(), 8u);
   for (const RecordedCase& recorded : recording.cases) {
     const Tensor& weight = recorded.input("weight");
