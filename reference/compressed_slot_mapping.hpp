@@ -13,7 +13,7 @@ namespace monoref {
 struct CompressedPages {
   std::int64_t storage_block_size = 1;  ///< compressed keys in one block of this rank's cache
   std::int64_t compress_ratio = 1;      ///< tokens a key; 0 and 1 both mean none
-  ContextParallel context_parallel;
+  ContextParallel context_parallel{};
 };
 
 struct CompressedSlotMappingInput {
@@ -56,7 +56,7 @@ void check_compressed_slot_mapping(const CompressedSlotMappingInput& input,
 struct CompressedSeqLensInput {
   View<const std::int32_t, 1> seq_lens;  ///< [rows], in tokens
   std::int64_t compress_ratio = 1;
-  ContextParallel context_parallel;
+  ContextParallel context_parallel{};
 };
 
 struct CompressedSeqLensOutput {

@@ -37,7 +37,7 @@ std::int64_t local_position(std::int64_t position, const ContextParallel& contex
 
 struct ContextParallelLengthsInput {
   View<const std::int32_t, 1> seq_lens;  ///< [rows], global lengths
-  ContextParallel context_parallel;
+  ContextParallel context_parallel{};
 };
 
 struct ContextParallelLengthsOutput {

@@ -31,7 +31,7 @@ struct DecodeExpandInput {
   std::int64_t next_n = 1;                      ///< 1 + num_speculative_tokens
   bool use_flattening = false;                  ///< the decode kernel takes one-token queries only
   std::int64_t compress_ratio = 1;              ///< tokens a key; 0 and 1 both mean none
-  ContextParallel context_parallel;
+  ContextParallel context_parallel{};
   LengthRule lengths = LengthRule::kAsSeed;
   std::int64_t max_model_len = 0;  ///< tokens, upper limit of `kClamped`; 0: unknown, no limit
 };
@@ -56,7 +56,7 @@ struct DecodeExpandOutput {
   View<std::int32_t, 1> decode_lens;      ///< [rows]
   /// [rows, width >= source width]. May be without data where the path does not flatten: the source
   /// table then serves as it is.
-  View<std::int32_t, 2> decode_block_table;
+  View<std::int32_t, 2> decode_block_table{};
 };
 
 /// Validates the input, chooses the path and returns the sizes.

@@ -55,8 +55,8 @@ DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input) {
 
   if (all_decodes(input, requests)) return {requests, 0, input.num_tokens, 0};
   const std::int64_t decodes = leading_decodes(input, requests);
-  const std::int64_t decode_tokens =
-      decodes == requests ? input.num_tokens : std::int64_t{input.query_start_loc(decodes)};
+  // Some request is a prefill here, so that padding tokens are prefill tokens.
+  const std::int64_t decode_tokens = input.query_start_loc(decodes);
   return {decodes, requests - decodes, decode_tokens, input.num_tokens - decode_tokens};
 }
 

@@ -35,7 +35,7 @@ struct IndexerConfig {
   std::int64_t device_family = 90;  ///< compute capability family; 100 takes any next_n natively
   std::int64_t compress_ratio = 1;  ///< 0 and 1 both mean none
   std::int64_t max_logits_mb = 512;
-  ContextParallel context_parallel;  ///< decode context parallelism
+  ContextParallel context_parallel{};  ///< decode context parallelism
   std::int64_t prefill_context_parallel_size = 1;
   bool use_fp4_indexer_cache = false;
   std::optional<B12xIndexer> b12x;  ///< nothing: the DeepGEMM scorer
@@ -61,10 +61,10 @@ std::int64_t max_prefill_buffer_size(std::int64_t max_model_len);
 std::int64_t b12x_supertile_k(const B12xIndexer& b12x);
 
 /// Buffers that live as long as the builder, at addresses that a captured graph may keep. All
-/// decode lengths share one buffer, whatever the path: the original has a second one for plain
-/// lengths under compression, which is how a graph came to read the other one's old values (bug
-/// case T06). Every step writes all that it hands out and zeroes the lengths behind it, so that no
-/// step sees what an earlier one left.
+/// decode lengths share one buffer, whatever the path: the original keeps the plain path's
+/// compressed lengths in a second one, and a path whose lengths leave the buffer that a graph has
+/// captured is bug case T06. Every step writes all that it hands out and zeroes the lengths behind
+/// it, so that no step sees what an earlier one left.
 struct IndexerBuffers {
   explicit IndexerBuffers(const IndexerConfig& config);
 
@@ -87,11 +87,11 @@ struct IndexerBatch {
   /// The caches are local to the ranks. Without it the config's context parallelism has no effect.
   bool use_dcp_local = false;
   /// [requests], what the host can say about the lengths; without data it is seq_lens.
-  View<const std::int32_t, 1> seq_lens_cpu_upper_bound;
+  View<const std::int32_t, 1> seq_lens_cpu_upper_bound{};
   /// [requests], exact host shadow of the lengths, global and local to the rank. Without data where
   /// the device alone knows them.
-  View<const std::int32_t, 1> seq_lens_cpu;
-  View<const std::int32_t, 1> dcp_local_seq_lens_cpu;
+  View<const std::int32_t, 1> seq_lens_cpu{};
+  View<const std::int32_t, 1> dcp_local_seq_lens_cpu{};
 };
 
 /// Metadata of the decodes.
@@ -123,7 +123,7 @@ struct IndexerMetadata {
   DecodePrefillSplit split;
   std::optional<IndexerDecode> decode;                      ///< nothing without decodes
   std::optional<std::vector<IndexerPrefillChunk>> prefill;  ///< nothing without prefills
-  ContextParallel context_parallel;  ///< as in effect: world 1, rank 0 without use_dcp_local
+  ContextParallel context_parallel{};  ///< as in effect: world 1, rank 0 without use_dcp_local
 };
 
 /// Builds the metadata of one step.
