@@ -431,6 +431,15 @@ TEST(Refusals, IndexerMetadataBuildOfMoreDecodeRowsThanTheBuffersHold) {
             "indexer_metadata_build: the decodes need 9 rows, limit 8 (max_num_batched_tokens)");
 }
 
+TEST(Refusals, IndexerMetadataBuildOfATableTooWideToExpand) {
+  EXPECT_EQ(refused_build([](BuildCall& call) {
+              // Declined by its width, before a column is looked at.
+              call.batch.block_table = {call.owned.table.values.data(), {3, 1 << 26}, {0, 0}};
+            }),
+            "indexer_metadata_build: expanded block table is 8 x 67108864 entries, limit "
+            "268435456");
+}
+
 TEST(Refusals, DecodeGrid) {
   const Ints decode_lens{1, 3};
   Longs req_id(4, -999), intra(4, -999);
