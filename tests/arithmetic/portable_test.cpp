@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "reference/arithmetic/minmax.hpp"
+#include "reference/error.hpp"
 #include "tests/arithmetic/ulps.hpp"
 #include "tests/formats/recorded_tensors.hpp"
 
@@ -98,6 +99,21 @@ TEST(Portable, Exp2IsWithinOneUlp) {
   }
   EXPECT_LE(worst, 1.0);
   RecordProperty("worst_ulps", std::to_string(worst));
+}
+
+TEST(Portable, Exp2OfRowsHasTheSameBitsAtEveryLevel) {
+  std::vector<float> x;
+  for (std::uint64_t pattern = 0; pattern < std::uint64_t{1} << 32; pattern += 4093)
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(pattern)));
+  std::vector<float> y(x.size());
+  for (const Isa isa : available_isas()) {
+    portable_exp2(x, y, isa);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      different += bits(y[i]) == bits(portable_exp2(x[i])) ? 0 : 1;
+    EXPECT_EQ(different, 0u) << isa_name(isa);
+  }
+  EXPECT_THROW(portable_exp2(x, std::span(y).first(1)), Refusal);
 }
 
 TEST(Portable, Exp2IsMonotoneOnASample) {
