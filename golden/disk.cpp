@@ -41,15 +41,6 @@ class OpenFile {
   int number_;
 };
 
-void write_all(const OpenFile& file, std::span<const std::byte> bytes, const fs::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file.number(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) system_failure(path, "cannot be written", errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-}
-
 /// Removes a temporary file unless it has been given its real name.
 class TemporaryFile {
  public:
@@ -111,23 +102,20 @@ std::vector<std::byte> read_whole_file(const fs::path& path) {
   return bytes;
 }
 
-void write_whole_file(const fs::path& path, std::span<const std::byte> bytes,
-                      const WriteObserver& observer) {
+void replace_file(const fs::path& path, const std::function<void(const fs::path&)>& write,
+                  const WriteObserver& observer) {
   const auto report = [&](WriteStep step) {
     if (observer) observer(step);
   };
   TemporaryFile temporary(path);
-  {
-    const OpenFile file(temporary.name(), O_WRONLY | O_CREAT | O_EXCL);
-    if (!file.valid()) system_failure(path, "no file can be created beside it", errno);
-    report(WriteStep::kCreated);
-    write_all(file, bytes.first(bytes.size() / 2), path);
-    report(WriteStep::kPartlyWritten);
-    write_all(file, bytes.subspan(bytes.size() / 2), path);
-    report(WriteStep::kWritten);
-    if (fsync(file.number()) != 0) system_failure(path, "cannot be synced", errno);
-    report(WriteStep::kSynced);
-  }
+  if (!OpenFile(temporary.name(), O_WRONLY | O_CREAT | O_EXCL).valid())
+    system_failure(path, "no file can be created beside it", errno);
+  report(WriteStep::kCreated);
+  write(temporary.name());
+  report(WriteStep::kWritten);
+  const OpenFile file(temporary.name(), O_RDONLY);
+  if (!file.valid() || fsync(file.number()) != 0) system_failure(path, "cannot be synced", errno);
+  report(WriteStep::kSynced);
   temporary.rename_to(path);
   report(WriteStep::kRenamed);
   sync_folder(path);

@@ -3,6 +3,7 @@
 
 #include <hdf5.h>
 
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,7 @@ class Handle {
  public:
   using Close = herr_t (*)(hid_t);
   Handle() = default;
-  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  Handle(hid_t id, Close how) : id_(id), close_(how) {}
   Handle(Handle&& other) noexcept
       : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
   Handle& operator=(Handle&& other) noexcept {
@@ -27,6 +28,8 @@ class Handle {
 
   bool valid() const { return id_ >= 0; }
   hid_t get() const { return id_; }
+  /// Closes now, for callers that must know whether that succeeds.
+  herr_t close() { return close_(std::exchange(id_, H5I_INVALID_HID)); }
 
  private:
   hid_t id_ = H5I_INVALID_HID;

@@ -9,18 +9,6 @@
 
 namespace monoref {
 
-std::string hdf5_error_text() {
-  std::string text = "no reason given";
-  H5Ewalk2(
-      H5E_DEFAULT, H5E_WALK_UPWARD,
-      [](unsigned depth, const H5E_error2_t* error, void* out) -> herr_t {
-        if (depth == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
-        return 0;
-      },
-      &text);
-  return text;
-}
-
 namespace {
 
 constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
@@ -245,17 +233,11 @@ class HdfReader {
       if (found != nullptr) text.assign(found, strnlen(found, file_limits::kTextBytes + 1));
       H5free_memory(found);
     } else {
-      // Our own texts have one byte more than they need and end with a zero byte, which lets a text
-      // be empty or hold zero bytes of its own. A padded one of other programs loses its padding.
       const std::size_t size = H5Tget_size(type);
-      if (size > file_limits::kTextBytes + 1) text.resize(file_limits::kTextBytes + 1);
+      text.resize(std::min(size, file_limits::kTextBytes + 1));
       if (size <= file_limits::kTextBytes + 1) {
-        text.resize(size);
         read_attribute(attribute, type, text.data(), name, place);
-        if (H5Tget_strpad(type) == H5T_STR_NULLTERM && text.ends_with('\0'))
-          text.pop_back();
-        else
-          text.erase(std::min(text.find_last_not_of('\0') + 1, text.size()));
+        text.resize(std::min(text.size(), text.find('\0')));  // end of text, or padding
       }
     }
     if (text.size() > file_limits::kTextBytes)

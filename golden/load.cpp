@@ -42,6 +42,7 @@ TreeGroup load_tree(const std::filesystem::path& path, std::span<const std::stri
   const std::vector<std::byte> file = read_whole_file(path);
   IsolatedResult result;
   try {
+    const std::lock_guard lock(hdf5_mutex());
     result = run_isolated([&] { return decode(file, formats); }, limits);
   } catch (const std::system_error& error) {
     throw FileError(path.string(), error.what());

@@ -1,9 +1,11 @@
 // The content of an HDF5 file as plain values. Everything that this project knows about HDF5 itself
-// lies behind `tree_from_hdf5` and `hdf5_from_tree`; what a file means is decided on trees alone.
+// lies behind `tree_from_hdf5` and `write_hdf5`; what a file means is decided on trees alone.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,9 +70,15 @@ constexpr std::size_t kDepth = 2;  ///< groups below the root group
 TreeGroup tree_from_hdf5(std::span<const std::byte> file,
                          std::span<const std::string_view> formats);
 
-/// Encodes a tree as the bytes of an HDF5 file: datasets above 1 KiB are compressed (shuffle, then
-/// deflate); no times are stored, so equal trees give equal bytes with one version of the library.
-std::vector<std::byte> hdf5_from_tree(const TreeGroup& root);
+/// Writes a tree as an HDF5 file: datasets above 1 KiB are compressed (shuffle, then deflate); no
+/// times are stored, so equal trees give equal bytes with one version of the library. Takes
+/// `hdf5_mutex`. Throws std::runtime_error if the library declines; what is at `path` is then
+/// meaningless.
+void write_hdf5(const std::filesystem::path& path, const TreeGroup& root);
+
+/// Held while the library works, and while a process forks to use it in the child: a fork in the
+/// middle of another thread's call would copy the library half changed.
+std::mutex& hdf5_mutex();
 
 /// A flat form of a tree, to hand it from one process to another; and back, which throws
 /// ContentError if the bytes are not such a form.
