@@ -41,8 +41,7 @@ __attribute__((target("avx2,fma,bmi,bmi2,lzcnt,f16c,movbe"))) void run_v3(Body b
 }
 template <class Body>
 __attribute__((
-    target("avx2,fma,bmi,bmi2,lzcnt,f16c,movbe,avx512f,avx512bw,avx512cd,avx512dq,"
-           "avx512vl,prefer-vector-width=512"))) void
+    target("avx2,fma,bmi,bmi2,lzcnt,f16c,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"))) void
 run_v4(Body body) {
   body();
 }
