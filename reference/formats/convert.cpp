@@ -72,17 +72,21 @@ auto with_rule(Overflow overflow, Use use) {
 
 template <class Use>
 auto with_format(const FloatFormat& format, Overflow overflow, Use use) {
-  if (format.name == kE4M3FN.name) return with_rule<kE4M3FN>(overflow, use);
-  if (format.name == kE4M3FNUZ.name) return with_rule<kE4M3FNUZ>(overflow, use);
-  if (format.name == kE5M2.name) return with_rule<kE5M2>(overflow, use);
-  if (format.name == kE5M2FNUZ.name) return with_rule<kE5M2FNUZ>(overflow, use);
+  if (format == kE4M3FN) return with_rule<kE4M3FN>(overflow, use);
+  if (format == kE4M3FNUZ) return with_rule<kE4M3FNUZ>(overflow, use);
+  if (format == kE5M2) return with_rule<kE5M2>(overflow, use);
+  if (format == kE5M2FNUZ) return with_rule<kE5M2FNUZ>(overflow, use);
   refuse("formats: format is {}, must be an FP8 format", format.name);
 }
 
-std::array<float, 256> make_table(const FloatFormat& format) {
-  std::array<float, 256> table{};
-  for (std::uint32_t code = 0; code < 256; ++code)
-    table[code] = decode(format, code & (format.codes() - 1));
+template <const FloatFormat& Format>
+const std::array<float, 256>& table_of() {
+  static const std::array<float, 256> table = [] {
+    std::array<float, 256> values{};
+    for (std::uint32_t code = 0; code < 256; ++code)
+      values[code] = decode(Format, code & (Format.codes() - 1));
+    return values;
+  }();
   return table;
 }
 
@@ -95,16 +99,11 @@ void check_sizes(std::span<A> from, std::span<B> to) {
 }  // namespace
 
 const std::array<float, 256>& decode_table(const FloatFormat& format) {
-  static const std::array<float, 256> e4m3fn = make_table(kE4M3FN);
-  static const std::array<float, 256> e4m3fnuz = make_table(kE4M3FNUZ);
-  static const std::array<float, 256> e5m2 = make_table(kE5M2);
-  static const std::array<float, 256> e5m2fnuz = make_table(kE5M2FNUZ);
-  static const std::array<float, 256> e2m1 = make_table(kE2M1);
-  if (format.name == kE4M3FN.name) return e4m3fn;
-  if (format.name == kE4M3FNUZ.name) return e4m3fnuz;
-  if (format.name == kE5M2.name) return e5m2;
-  if (format.name == kE5M2FNUZ.name) return e5m2fnuz;
-  if (format.name == kE2M1.name) return e2m1;
+  if (format == kE4M3FN) return table_of<kE4M3FN>();
+  if (format == kE4M3FNUZ) return table_of<kE4M3FNUZ>();
+  if (format == kE5M2) return table_of<kE5M2>();
+  if (format == kE5M2FNUZ) return table_of<kE5M2FNUZ>();
+  if (format == kE2M1) return table_of<kE2M1>();
   refuse("formats: format is {}, tables exist for FP8 and FP4 formats", format.name);
 }
 

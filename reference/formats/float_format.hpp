@@ -37,6 +37,12 @@ struct FloatFormat {
   int bias;
   Specials specials;
 
+  /// The same encoding, whatever the name.
+  constexpr bool operator==(const FloatFormat& other) const {
+    return exponent_bits == other.exponent_bits && mantissa_bits == other.mantissa_bits &&
+           bias == other.bias && specials == other.specials;
+  }
+
   constexpr int bits() const { return 1 + exponent_bits + mantissa_bits; }
   constexpr std::uint32_t codes() const { return 1u << bits(); }
   constexpr std::uint32_t sign_bit() const { return 1u << (bits() - 1); }
