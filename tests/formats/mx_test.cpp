@@ -78,11 +78,37 @@ TEST(BugCase, X08EachRuleSwitchesAtItsPoint) {
             << static_cast<int>(point.rule) << " below " << at;
       }
     }
-  for (const double significand : {1.0, 1.5, 1.75, 1.999}) {
-    const auto amax = static_cast<float>(significand * 512);
-    EXPECT_EQ(fp8_scale(MxScaleRule::kRoundDown, amax), 127 + 1);
-    EXPECT_EQ(fp8_scale(MxScaleRule::kE, amax), 127 + 9);
-  }
+}
+
+struct OffsetRow {
+  MxScaleRule rule;
+  std::array<int, 4> fp8;  ///< byte - 127 - n for amax = 2^n times 1, 1.5, 1.75 and 1.999
+  std::array<int, 4> fp4;
+};
+
+TEST(BugCase, X08EveryRuleAtTheSignificandsOfTheReport) {
+  const OffsetRow rows[] = {
+      {MxScaleRule::kA, {-8, -8, -8, -7}, {-2, -2, -1, -1}},
+      {MxScaleRule::kB, {-8, -7, -7, -7}, {-2, -1, -1, -1}},
+      {MxScaleRule::kC, {-8, -8, -7, -7}, {-2, -2, -1, -1}},
+      {MxScaleRule::kD, {-8, -8, -8, -7}, {-2, -2, -1, -1}},
+      {MxScaleRule::kE, {0, 0, 0, 0}, {0, 0, 0, 0}},
+      {MxScaleRule::kMono, {-8, -8, -8, -7}, {-2, -2, -1, -1}},
+      {MxScaleRule::kRoundDown, {-8, -8, -8, -8}, {-2, -2, -2, -2}},
+      {MxScaleRule::kEven, {-8, -8, -8, -7}, {-2, -2, -1, -1}},
+      {MxScaleRule::kCeil, {-8, -7, -7, -7}, {-2, -1, -1, -1}},
+      {MxScaleRule::kRoundUp, {-8, -8, -8, -7}, {-2, -2, -1, -1}},
+  };
+  const double significands[] = {1.0, 1.5, 1.75, 1.999};
+  for (const OffsetRow& row : rows)
+    for (const int n : {-30, -3, 0, 2, 9, 77})
+      for (std::size_t i = 0; i < 4; ++i) {
+        const auto amax = static_cast<float>(std::ldexp(significands[i], n));
+        EXPECT_EQ(fp8_scale(row.rule, amax), 127 + n + row.fp8[i])
+            << static_cast<int>(row.rule) << " " << amax;
+        EXPECT_EQ(fp4_scale(row.rule, amax), 127 + n + row.fp4[i])
+            << static_cast<int>(row.rule) << " " << amax;
+      }
 }
 
 // A rule that looks at amax / max (or a bound of it) never lets an element pass the largest number.
@@ -92,8 +118,11 @@ TEST(BugCase, X08RoundingUpNeverClips) {
         MxScaleRule::kMono, MxScaleRule::kCeil, MxScaleRule::kRoundUp})
     for (std::uint32_t bits = 0x2F000000u; bits < 0x7F000000u; bits += 0x000F1234u) {
       const auto amax = std::bit_cast<float>(bits);
-      const std::uint8_t scale = mx_scale(rule, MxElement::kFp8, amax);
-      EXPECT_LE(amax * inverse_e8m0(scale), 448.0f) << static_cast<int>(rule) << " " << amax;
+      const std::uint8_t fp8 = mx_scale(rule, MxElement::kFp8, amax);
+      EXPECT_LE(amax * inverse_e8m0(fp8), 448.0f) << static_cast<int>(rule) << " " << amax;
+      if (rule == MxScaleRule::kC) continue;  // switches at 1.75, past the largest of E2M1
+      const std::uint8_t fp4 = mx_scale(rule, MxElement::kFp4, amax);
+      EXPECT_LE(amax * inverse_e8m0(fp4), 6.0f) << static_cast<int>(rule) << " " << amax;
     }
 }
 
