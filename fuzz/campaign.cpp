@@ -1,0 +1,139 @@
+#include "fuzz/campaign.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "fuzz/corpus.hpp"
+
+namespace monoref {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Properties and reused buffers cost several runs; every fourth case pays for them.
+constexpr std::uint64_t kDeepEvery = 4;
+
+/// A companion for the reused-buffers step: another case of the same stage and contract.
+Case companion_of(const Draw& draw, const Companion& companion) {
+  const Draw other = draw_case(*draw.stage, ~companion.seed, companion.index, draw.contract);
+  return build_case(*other.stage, other.params, other.contract, other.seed);
+}
+
+bool can_be_evaluated(const Stage& stage, const Case& item) {
+  try {
+    run_reference(stage, item, stage.outputs(item));
+    return true;
+  } catch (const Refusal&) {
+    return false;
+  }
+}
+
+/// What makes two failures the same finding: the stage, who failed, and at which output.
+std::string kind_of(const CaseResult& result) {
+  const RunResult& run = *result.decisive();
+  return fmt::format("{}/{}/{}/{}/{}", result.stage, run.runner, run.wave,
+                     verdict_name(run.verdict),
+                     run.first_difference ? run.first_difference->output : "");
+}
+
+}  // namespace
+
+Summary CampaignReport::summary() const {
+  Summary sum;
+  for (const StageReport& stage : stages) sum.add(stage.summary);
+  return sum;
+}
+
+CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
+                      const std::vector<Runner*>& runners, bool properties) {
+  const Case item = build_case(*draw.stage, draw.params, draw.contract, draw.seed);
+  JudgeOptions options{.runners = runners, .properties = properties, .earlier = nullptr};
+  Case companion;
+  if (earlier) {
+    companion = companion_of(draw, *earlier);
+    if (can_be_evaluated(*draw.stage, companion)) options.earlier = &companion;
+  }
+  CaseResult result = judge_case(*draw.stage, item, options);
+  if (options.earlier != nullptr)
+    result.line += fmt::format(";earlier={}:{}", earlier->seed, earlier->index);
+  result.repro = fmt::format("monoref replay '{}'", result.line);
+  return result;
+}
+
+CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners) {
+  const Stage& stage = find_stage(line.stage);
+  check_generator_version(stage, line);
+  Params params(stage.dimensions);
+  apply_settings(params, line);
+  return judge_draw({&stage, line.contract, std::move(params), line.seed}, line.earlier, runners,
+                    true);
+}
+
+Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier,
+                       const CaseResult& failure, const std::vector<Runner*>& runners,
+                       const ShrinkBudget& budget) {
+  const std::string kind = kind_of(failure);
+  const auto judge = [&](const Params& params, const std::optional<Companion>& companion) {
+    return judge_draw({draw.stage, draw.contract, params, draw.seed}, companion, runners, true);
+  };
+  const auto fails = [&](const CaseResult& result) {
+    return is_failure(result.verdict()) && kind_of(result) == kind;
+  };
+  // Most failures need no companion; drop it if the case fails alone.
+  const std::optional<Companion> needed =
+      earlier && fails(judge(draw.params, std::nullopt)) ? std::nullopt : earlier;
+  const Shrunken best = shrink(
+      draw.params, [&](const Params& params) { return fails(judge(params, needed)); }, budget);
+  return {judge(best.params, needed), failure.repro, best.tries, {}};
+}
+
+CampaignReport run_campaign(const CampaignOptions& options,
+                            const std::function<void(const CampaignProgress&)>& progress,
+                            const std::function<void(const CaseResult&)>& each) {
+  CampaignReport report;
+  for (const Stage* stage : options.stages)
+    report.stages.push_back({stage, {}, Coverage(*stage), 0});
+  std::set<std::string> kinds;
+  const auto start = Clock::now();
+  const std::uint64_t count = options.stages.size();
+  CampaignProgress now;
+  for (std::uint64_t i = options.shard;; i += options.shards) {
+    if (options.cases && i >= *options.cases) break;
+    if (options.seconds && seconds_since(start) >= *options.seconds) break;
+    StageReport& at = report.stages[i % count];
+    const std::uint64_t index = i / count;
+    const auto case_start = Clock::now();
+    const Draw draw = draw_case(*at.stage, options.seed, index, options.contract);
+    const bool deep = index % kDeepEvery == 0;
+    const std::optional<Companion> earlier =
+        deep ? std::optional(Companion{options.seed, index}) : std::nullopt;
+    const CaseResult result = judge_draw(draw, earlier, options.runners, deep);
+    at.seconds += seconds_since(case_start);
+    at.summary.add(result);
+    at.coverage.add(draw.params);
+    each(result);
+    if (is_failure(result.verdict()) && kinds.insert(kind_of(result)).second) {
+      Finding finding = shrink_finding(draw, earlier, result, options.runners, {});
+      if (!options.corpus.empty()) {
+        Case item = build_case(parse_line(finding.result.line));
+        item.line = finding.result.line;
+        item.provenance.origin = "finding";
+        finding.saved = save_finding(options.corpus, item);
+      }
+      report.findings.push_back(std::move(finding));
+    }
+    now.done += 1;
+    now.seconds = seconds_since(start);
+    now.findings = report.findings.size();
+    progress(now);
+    if (report.findings.size() >= static_cast<std::size_t>(options.most_findings)) break;
+  }
+  return report;
+}
+
+}  // namespace monoref

@@ -1,0 +1,75 @@
+// The loop of a fuzz run: draw, judge, shrink, keep.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fuzz/coverage.hpp"
+#include "fuzz/generator.hpp"
+#include "fuzz/runner.hpp"
+
+namespace monoref {
+
+struct CampaignOptions {
+  std::vector<const Stage*> stages;
+  std::vector<Runner*> runners;
+  std::optional<Contract> contract;       ///< none: each stage's contracts in turn
+  std::uint64_t seed = 1;
+  std::optional<std::uint64_t> cases;     ///< over all stages and shards together
+  std::optional<double> seconds;
+  std::uint64_t shard = 0, shards = 1;    ///< this run takes the cases with index % shards == shard
+  std::filesystem::path corpus;           ///< empty: findings are printed only
+  int most_findings = 10;                 ///< stop after so many different ones
+};
+
+/// A failure after shrinking.
+struct Finding {
+  CaseResult result;      ///< of the shrunken case
+  std::string original;   ///< the line it was shrunk from
+  int shrink_tries = 0;
+  std::filesystem::path saved;  ///< empty if not saved
+};
+
+struct StageReport {
+  const Stage* stage;
+  Summary summary;
+  Coverage coverage;
+  double seconds = 0;
+};
+
+struct CampaignReport {
+  std::vector<StageReport> stages;
+  std::vector<Finding> findings;
+  Summary summary() const;
+};
+
+/// What a caller may show while the campaign runs; called after every case.
+struct CampaignProgress {
+  std::uint64_t done = 0;
+  double seconds = 0;
+  std::size_t findings = 0;
+};
+
+/// Runs a campaign. Every fourth case also has its stage's properties checked and is run as the
+/// second step through the buffers of another case of its stage.
+CampaignReport run_campaign(const CampaignOptions& options,
+                            const std::function<void(const CampaignProgress&)>& progress,
+                            const std::function<void(const CaseResult&)>& each);
+
+/// Shrinks a failing draw within the budget: the shrunken case fails for the same runner, verdict and
+/// output. `earlier` is the companion it was judged with, if any.
+Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier,
+                       const CaseResult& failure, const std::vector<Runner*>& runners,
+                       const ShrinkBudget& budget);
+
+/// Judges a draw with everything there is: properties, and `earlier` if given.
+CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
+                      const std::vector<Runner*>& runners, bool properties);
+
+/// Rebuilds the case that a repro line names and judges it with everything there is.
+CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners);
+
+}  // namespace monoref

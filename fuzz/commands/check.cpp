@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "fuzz/commands/commands.hpp"
+#include "fuzz/load_cases.hpp"
+#include "fuzz/report.hpp"
+#include "golden/case_file.hpp"
+
+namespace monoref {
+namespace {
+
+/// Counts per runner for the line of a file.
+std::string file_line(const std::filesystem::path& file, const std::vector<CaseResult>& results) {
+  std::vector<std::pair<std::string, Summary>> by_runner;
+  for (const CaseResult& result : results)
+    for (const RunResult& run : result.runs) {
+      const std::string who =
+          run.wave == 0 ? run.runner : fmt::format("{} wave {}", run.runner, run.wave);
+      auto found = std::find_if(by_runner.begin(), by_runner.end(),
+                                [&](const auto& entry) { return entry.first == who; });
+      if (found == by_runner.end()) found = by_runner.insert(by_runner.end(), {who, {}});
+      CaseResult single;
+      single.runs.push_back(run);
+      found->second.add(single);
+    }
+  std::string line = fmt::format("{}: {} cases", file.filename().string(), results.size());
+  for (const auto& [who, summary] : by_runner) {
+    line += fmt::format("; {}:", who);
+    for (const Verdict verdict : {Verdict::kExact, Verdict::kAllowed, Verdict::kWrong,
+                                  Verdict::kRefused, Verdict::kCrashed, Verdict::kHung})
+      if (summary.of(verdict) > 0)
+        line += fmt::format(" {} {}", summary.of(verdict), verdict_name(verdict));
+  }
+  return line;
+}
+
+std::vector<CaseResult> check_file(const std::filesystem::path& file, const CommonOptions& common,
+                                   const std::vector<const Stage*>& stages,
+                                   const std::vector<Runner*>& runners) {
+  std::vector<CaseResult> results;
+  for (Case& item : load_cases(file)) {
+    const Stage& stage = find_stage(item.stage);
+    if (std::find(stages.begin(), stages.end(), &stage) == stages.end()) continue;
+    if (const auto contract = common.parsed_contract()) item.contract = *contract;
+    CaseResult result = judge_case(stage, item, {.runners = runners, .properties = true});
+    result.repro = fmt::format("monoref check {}  # case {}", file.string(), item.title);
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace
+
+int check_command(const CommonOptions& common, const std::vector<std::filesystem::path>& files) {
+  const auto runners = make_runners(common, "both");
+  const auto stages = select_stages(common.stages);
+  JsonFile json(common.json);
+  Summary summary;
+  bool bad_input = false;
+  for (const auto& file : files) {
+    try {
+      const auto results = check_file(file, common, stages, pointers(runners));
+      for (const CaseResult& result : results) {
+        summary.add(result);
+        json.add(result);
+        if (is_failure(result.verdict()) || result.verdict() == Verdict::kRefused)
+          fmt::print("{}\n", failure_text(result));
+      }
+      if (!common.quiet) fmt::print("{}\n", file_line(file, results));
+    } catch (const FileError& error) {
+      fmt::print(stderr, "{}\n", error.what());
+      bad_input = true;
+    }
+  }
+  json.finish(summary_json("check", summary));
+  fmt::print("{}\n", summary.line("check"));
+  const int code = summary.exit_code();
+  return code == 0 && bad_input ? 2 : code;
+}
+
+}  // namespace monoref

@@ -1,0 +1,62 @@
+// The commands of the `monoref` program. Each returns the exit code: 0 right, 1 wrong found, 2 bad
+// usage or input, 3 backend not available.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fuzz/runner.hpp"
+
+namespace monoref {
+
+/// Options that every command takes.
+struct CommonOptions {
+  std::string stages = "all";
+  std::string backend = "host";
+  std::string wave;  ///< "64", "32", "both", or empty for the command's default
+  std::optional<std::string> contract;
+  std::uint64_t seed = 1;
+  std::filesystem::path json;
+  bool quiet = false;
+
+  std::optional<Contract> parsed_contract() const;
+};
+
+/// The runners that --backend and --wave name. Throws device::Unavailable or Refusal.
+std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
+                                                  const std::string& default_wave);
+std::vector<Runner*> pointers(const std::vector<std::unique_ptr<Runner>>& runners);
+
+/// Golden files of this source tree, as built; an option overrides it.
+std::filesystem::path default_golden_folder();
+
+int list_command(const CommonOptions& common);
+
+int check_command(const CommonOptions& common, const std::vector<std::filesystem::path>& files);
+
+struct FuzzOptions {
+  std::optional<std::uint64_t> cases;
+  std::optional<double> seconds;
+  std::string shard = "0/1";
+  std::filesystem::path corpus;
+};
+int fuzz_command(const CommonOptions& common, const FuzzOptions& options);
+
+int replay_command(const CommonOptions& common, const std::string& target);
+
+int golden_regen_command(const CommonOptions& common, const std::filesystem::path& folder);
+int golden_verify_command(const CommonOptions& common, const std::filesystem::path& folder);
+
+struct MutantsOptions {
+  double seconds = 120;
+  std::string only;
+};
+int mutants_command(const CommonOptions& common, const MutantsOptions& options);
+
+int bench_command(const CommonOptions& common);
+
+}  // namespace monoref

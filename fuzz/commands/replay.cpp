@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fuzz/campaign.hpp"
+#include "fuzz/commands/commands.hpp"
+#include "fuzz/load_cases.hpp"
+#include "fuzz/report.hpp"
+#include "golden/file_error.hpp"
+
+namespace monoref {
+namespace {
+
+/// A line names a stage; anything else is a file.
+bool is_line(const std::string& target) { return target.find("stage=") != std::string::npos; }
+
+void print_result(const CaseResult& result, bool quiet) {
+  if (is_failure(result.verdict()) || result.verdict() == Verdict::kRefused) {
+    fmt::print("{}\n", failure_text(result));
+    return;
+  }
+  if (quiet) return;
+  fmt::print("{} {} under contract {}\n", verdict_name(result.verdict()), result.stage,
+             result.contract);
+  for (const RunResult& run : result.runs)
+    for (const OutputTally& tally : run.outputs)
+      fmt::print("  {}{}: {}: {} elements, {} exact, {} allowed\n", run.runner,
+                 run.wave == 0 ? "" : fmt::format(" (wave {})", run.wave), tally.name,
+                 tally.elements, tally.exact, tally.allowed);
+}
+
+}  // namespace
+
+int replay_command(const CommonOptions& common, const std::string& target) {
+  const auto runners = make_runners(common, "both");
+  JsonFile json(common.json);
+  Summary summary;
+  const auto take = [&](const CaseResult& result) {
+    summary.add(result);
+    json.add(result);
+    print_result(result, common.quiet);
+  };
+  if (is_line(target)) {
+    CaseLine line = parse_line(target);
+    if (const auto contract = common.parsed_contract()) line.contract = *contract;
+    take(judge_line(line, pointers(runners)));
+  } else {
+    for (Case& item : load_cases(target)) {
+      if (const auto contract = common.parsed_contract()) item.contract = *contract;
+      CaseResult result = judge_case(find_stage(item.stage), item,
+                                     {.runners = pointers(runners), .properties = true});
+      result.repro = fmt::format("monoref replay {}", target);
+      take(result);
+    }
+  }
+  json.finish(summary_json("replay", summary));
+  fmt::print("{}\n", summary.line("replay"));
+  return summary.exit_code();
+}
+
+}  // namespace monoref

@@ -1,0 +1,32 @@
+#include "fuzz/load_cases.hpp"
+
+#include "fuzz/stage.hpp"
+#include "golden/case_file.hpp"
+
+namespace monoref {
+namespace {
+
+std::vector<Case> adopt_recording(const Recording& recording, const std::filesystem::path& file) {
+  const Stage* stage = stage_for_recording(recording.stage);
+  if (stage == nullptr)
+    throw FileError(fmt::format("{}: no stage here adopts recordings of '{}'", file.string(),
+                                recording.stage));
+  std::vector<Case> cases;
+  for (const RecordedCase& recorded : recording.cases) {
+    cases.push_back(stage->adopt(recording, recorded));
+    cases.back().stage = stage->name;
+    cases.back().title = recorded.title;
+    cases.back().provenance = {"recorded", fmt::format("{}, {}", recording.source, recording.device)};
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<Case> load_cases(const std::filesystem::path& file) {
+  auto content = read_any(file);
+  if (auto* recording = std::get_if<Recording>(&content)) return adopt_recording(*recording, file);
+  return std::move(std::get<std::vector<Case>>(content));
+}
+
+}  // namespace monoref

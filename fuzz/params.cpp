@@ -1,0 +1,132 @@
+#include "fuzz/params.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "reference/error.hpp"
+
+namespace monoref {
+namespace {
+
+template <class Number>
+Number parse_number(std::string_view text, std::string_view what) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size())
+    refuse("line: {} is '{}', must be a whole number", what, text);
+  return value;
+}
+
+std::int64_t parse_value(const Dimension& dimension, std::string_view text) {
+  if (!dimension.words.empty()) {
+    const auto found = std::find(dimension.words.begin(), dimension.words.end(), text);
+    if (found == dimension.words.end())
+      refuse("line: {} is '{}', must be one of {}", dimension.name, text,
+             fmt::join(dimension.words, ", "));
+    return found - dimension.words.begin();
+  }
+  const auto value = parse_number<std::int64_t>(text, dimension.name);
+  const bool edge =
+      std::find(dimension.edges.begin(), dimension.edges.end(), value) != dimension.edges.end();
+  if (!edge && (value < dimension.low || value > dimension.high))
+    refuse("line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low,
+           dimension.high,
+           dimension.edges.empty() ? ""
+                                   : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
+  return value;
+}
+
+}  // namespace
+
+Dimension Dimension::choice(std::string_view name, std::vector<std::string_view> words,
+                            std::string_view meaning) {
+  const auto last = static_cast<std::int64_t>(words.size()) - 1;
+  return {name, 0, 0, last, {}, std::move(words), meaning};
+}
+
+Params::Params(const std::vector<Dimension>& dimensions) : dimensions_(&dimensions) {
+  for (const Dimension& dimension : dimensions) values_.push_back(dimension.simplest);
+}
+
+std::size_t Params::index(std::string_view name) const {
+  for (std::size_t i = 0; i < dimensions_->size(); ++i)
+    if ((*dimensions_)[i].name == name) return i;
+  refuse("line: the stage has no dimension '{}'", name);
+}
+
+std::int64_t Params::operator[](std::string_view name) const { return values_[index(name)]; }
+
+std::string_view Params::word(std::string_view name) const {
+  const std::size_t i = index(name);
+  return (*dimensions_)[i].words.at(static_cast<std::size_t>(values_[i]));
+}
+
+void Params::set(std::string_view name, std::int64_t value) { values_[index(name)] = value; }
+
+CaseLine parse_line(std::string_view line) {
+  CaseLine parsed;
+  for (std::string_view rest = line; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(';'), rest.size());
+    const std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0)
+      refuse("line: '{}' is not name=value", item);
+    const std::string_view name = item.substr(0, equals);
+    const std::string_view value = item.substr(equals + 1);
+    if (name == "stage") {
+      parsed.stage = value;
+    } else if (name == "contract") {
+      parsed.contract = Contract::parse(value);
+    } else if (name == "seed") {
+      parsed.seed = parse_number<std::uint64_t>(value, "seed");
+    } else if (name == "gen") {
+      parsed.generator_version = parse_number<std::uint32_t>(value, "gen");
+    } else if (name == "earlier") {
+      const std::size_t colon = std::min(value.find(':'), value.size());
+      parsed.earlier = Companion{
+          parse_number<std::uint64_t>(value.substr(0, colon), "earlier (SEED:INDEX)"),
+          parse_number<std::uint64_t>(value.substr(std::min(colon + 1, value.size())),
+                                      "earlier (SEED:INDEX)")};
+    } else {
+      for (const auto& [known, unused] : parsed.settings)
+        if (known == name) refuse("line: '{}' is given twice", name);
+      parsed.settings.emplace_back(name, value);
+    }
+  }
+  if (parsed.stage.empty()) refuse("line: '{}' names no stage (stage=NAME;...)", line);
+  return parsed;
+}
+
+std::string format_line(std::string_view stage, const Contract& contract, std::uint64_t seed,
+                        std::uint32_t generator_version, const Params& params) {
+  std::string line = fmt::format("stage={};contract={};seed={};gen={}", stage, contract.text(),
+                                 seed, generator_version);
+  for (std::size_t i = 0; i < params.values().size(); ++i) {
+    const Dimension& dimension = params.dimensions()[i];
+    const std::int64_t value = params.values()[i];
+    if (value == dimension.simplest) continue;
+    line += dimension.words.empty()
+                ? fmt::format(";{}={}", dimension.name, value)
+                : fmt::format(";{}={}", dimension.name,
+                              dimension.words.at(static_cast<std::size_t>(value)));
+  }
+  return line;
+}
+
+void apply_settings(Params& params, const CaseLine& line) {
+  for (const auto& [name, value] : line.settings) {
+    const auto& dimensions = params.dimensions();
+    const auto found = std::find_if(dimensions.begin(), dimensions.end(),
+                                    [&n = name](const Dimension& d) { return d.name == n; });
+    if (found == dimensions.end()) {
+      std::vector<std::string_view> names;
+      for (const Dimension& dimension : dimensions) names.push_back(dimension.name);
+      refuse("line: stage {} has no dimension '{}'; it has {}", line.stage, name,
+             fmt::join(names, ", "));
+    }
+    params.set(name, parse_value(*found, value));
+  }
+}
+
+}  // namespace monoref

@@ -1,0 +1,23 @@
+// The registry: one line a stage, in the order of the decode step. Each is made by the function
+// `NAME_stage()` in fuzz/stages/NAME.cpp.
+#include "fuzz/stage.hpp"
+
+#define MONOREF_STAGES(stage) \
+  stage(token_rows)           \
+  stage(sparse_block_table)   \
+  stage(page16_rebase)        \
+  stage(kv_page_address)      \
+  stage(index_cache_insert)
+
+namespace monoref {
+
+#define MONOREF_DECLARE(name) Stage name##_stage();
+MONOREF_STAGES(MONOREF_DECLARE)
+
+const std::vector<Stage>& all_stages() {
+#define MONOREF_CALL(name) name##_stage(),
+  static const std::vector<Stage> stages{MONOREF_STAGES(MONOREF_CALL)};
+  return stages;
+}
+
+}  // namespace monoref

@@ -1,0 +1,307 @@
+#include "fuzz/runner.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "fuzz/compare.hpp"
+
+namespace monoref {
+namespace {
+
+/// One buffer of a placement: an input, or an output with its first content.
+struct Slot {
+  std::string name;
+  const Tensor* tensor;
+  bool is_output;
+  bool starts_as_input;
+};
+
+bool is_overwritten(std::span<const OutputSpec> specs, const std::string& input) {
+  return std::any_of(specs.begin(), specs.end(),
+                     [&](const OutputSpec& spec) { return spec.starts_as == input; });
+}
+
+std::vector<Slot> slots_of(const Case& item, std::span<const OutputSpec> specs,
+                           const Outputs& outputs) {
+  std::vector<Slot> slots;
+  for (const NamedTensor& input : item.inputs)
+    if (!is_overwritten(specs, input.name))
+      slots.push_back({input.name, &input.tensor, false, false});
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    slots.push_back({"out." + specs[i].name, &outputs[i].tensor, true, !specs[i].starts_as.empty()});
+  return slots;
+}
+
+std::vector<std::pair<std::string, DType>> buffer_names(const std::vector<Slot>& slots) {
+  std::vector<std::pair<std::string, DType>> names;
+  for (const Slot& slot : slots) names.emplace_back(slot.name, slot.tensor->type());
+  return names;
+}
+
+std::vector<device::ByteExtent> byte_extents(const Tensor& tensor) {
+  std::vector<device::ByteExtent> extents;
+  const std::uint64_t size = tensor.element_size();
+  for (const Extent& extent : tensor.layout().extents)
+    extents.push_back({static_cast<std::uint64_t>(extent.offset) * size,
+                       static_cast<std::uint64_t>(extent.count) * size});
+  return extents;
+}
+
+/// The image of a tensor without a copy where it lies in one run.
+std::span<const std::byte> image_of(const Tensor& tensor, std::vector<std::byte>& copy) {
+  const auto& extents = tensor.layout().extents;
+  if (extents.empty()) return {};
+  if (extents.size() == 1) return tensor.bytes(extents.front());
+  copy = tensor.image();
+  return copy;
+}
+
+RunOutputs failed(const device::RunReport& report) {
+  return {report.status, report.message, false, {}};
+}
+
+RunOutputs crashed(std::string message) {
+  return {device::RunStatus::kCrashed, std::move(message), false, {}};
+}
+
+RunOutputs succeeded(Outputs outputs) {
+  return {device::RunStatus::kOk, {}, false, std::move(outputs)};
+}
+
+/// Launches, waits, and checks the guards; nothing if all is well.
+std::optional<RunOutputs> launch_and_check(device::Backend& backend, const Stage& stage,
+                                           const Case& item, const std::vector<Slot>& slots) {
+  stage.launch(item, Launcher(backend, buffer_names(slots)));
+  const device::RunReport report = backend.finish();
+  if (report.status != device::RunStatus::kOk) return failed(report);
+  if (const auto damage = backend.damaged_guard()) return crashed(*damage);
+  return std::nullopt;
+}
+
+std::vector<const Tensor*> pointers(const Outputs& outputs) {
+  std::vector<const Tensor*> list;
+  for (const NamedTensor& item : outputs) list.push_back(&item.tensor);
+  return list;
+}
+
+void record_failure(const RunOutputs& run, RunResult& result) {
+  result.message = run.message;
+  if (run.refused)
+    result.verdict = Verdict::kRefused;
+  else
+    result.verdict =
+        run.status == device::RunStatus::kHung ? Verdict::kHung : Verdict::kCrashed;
+}
+
+void compare_with(std::span<const OutputSpec> specs, const Outputs& expected,
+                  const RunOutputs& run, RunResult& result) {
+  if (run.status != device::RunStatus::kOk || run.refused) return record_failure(run, result);
+  const std::vector<const Tensor*> everywhere(specs.size(), nullptr);
+  compare_outputs(specs, pointers(expected), everywhere, pointers(run.outputs), false, result);
+}
+
+/// The reference against outputs known from elsewhere.
+RunResult compare_stored(const Case& item, std::span<const OutputSpec> specs,
+                         const Outputs& reference) {
+  RunResult result{.runner = "reference"};
+  std::vector<const Tensor*> expected(specs.size(), nullptr);
+  std::vector<const Tensor*> specified(specs.size(), nullptr);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (const ExpectedOutput* known = item.find_expected(specs[i].name)) {
+      expected[i] = &known->tensor;
+      if (known->specified) specified[i] = &*known->specified;
+    }
+  compare_outputs(specs, expected, specified, pointers(reference), true, result);
+  for (const ExpectedOutput& known : item.expected)
+    if (std::none_of(specs.begin(), specs.end(),
+                     [&](const OutputSpec& spec) { return spec.name == known.name; })) {
+      result.verdict = Verdict::kWrong;
+      result.message = fmt::format("the stored output '{}' is none of the stage's", known.name);
+    }
+  return result;
+}
+
+/// Carries a failed run out of a property's evaluation.
+struct RunFailed {
+  RunOutputs run;
+};
+
+void check_properties(const Stage& stage, const Case& item, const Outputs& outputs,
+                      const std::string& who, int wave, const Evaluate& evaluate,
+                      CaseResult& result) {
+  for (const Property& property : stage.properties) {
+    RunResult run{.runner = fmt::format("{}, property {}", who, property.name), .wave = wave};
+    try {
+      const auto broken = property.check(item, outputs, evaluate);
+      if (!broken) continue;
+      run.verdict = Verdict::kWrong;
+      run.message = fmt::format("{}: {}", property.statement, *broken);
+    } catch (const RunFailed& failure) {
+      record_failure(failure.run, run);
+    }
+    result.runs.push_back(std::move(run));
+  }
+}
+
+Outputs evaluate_reference(const Stage& stage, const Case& item) {
+  return run_reference(stage, item, stage.outputs(item));
+}
+
+Outputs evaluate_on(Runner& runner, const Stage& stage, const Case& item) {
+  RunOutputs run = runner.run(stage, item, stage.outputs(item));
+  if (run.status != device::RunStatus::kOk || run.refused) throw RunFailed{std::move(run)};
+  return std::move(run.outputs);
+}
+
+void judge_runner(Runner& runner, const Stage& stage, const Case& item,
+                  std::span<const OutputSpec> specs, const Outputs& expected,
+                  const JudgeOptions& options, CaseResult& result) {
+  RunResult run{.runner = runner.name(), .wave = runner.wave()};
+  const RunOutputs got = runner.run(stage, item, specs);
+  compare_with(specs, expected, got, run);
+  const bool sound = !is_failure(run.verdict);
+  result.runs.push_back(std::move(run));
+  if (!sound) return;
+  if (options.properties)
+    check_properties(stage, item, got.outputs, runner.name(), runner.wave(),
+                     [&](const Case& variant) { return evaluate_on(runner, stage, variant); },
+                     result);
+  if (options.earlier == nullptr) return;
+  if (const auto reused = runner.run_after(stage, *options.earlier, item)) {
+    RunResult second{.runner = runner.name() + ", reused buffers", .wave = runner.wave()};
+    compare_with(specs, expected, *reused, second);
+    result.runs.push_back(std::move(second));
+  }
+}
+
+std::string defect_of(const Case& item) {
+  for (const NamedScalar& scalar : item.scalars)
+    if (scalar.name == "defect") return item.word("defect");
+  return "none";
+}
+
+}  // namespace
+
+std::optional<RunOutputs> Runner::run_after(const Stage&, const Case&, const Case&) {
+  return std::nullopt;
+}
+
+Outputs run_reference(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) {
+  Outputs outputs = make_outputs(item, specs, kReferencePoison);
+  stage.reference(item, outputs);
+  return outputs;
+}
+
+RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
+                             std::span<const OutputSpec> specs) {
+  Outputs outputs = make_outputs(item, specs, kOutputPoison);
+  const std::vector<Slot> slots = slots_of(item, specs, outputs);
+  std::vector<std::vector<std::byte>> copies(slots.size());
+  std::vector<device::BufferRequest> requests;
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    requests.push_back({slots[i].name, byte_extents(*slots[i].tensor), 16,
+                        image_of(*slots[i].tensor, copies[i])});
+  backend_->place(requests);
+  if (auto failure = launch_and_check(*backend_, stage, item, slots)) return std::move(*failure);
+  std::vector<std::byte> image;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    image.resize(requests[i].image.size());
+    backend_->read(i, image);
+    if (!slots[i].is_output) {
+      const auto changed = std::mismatch(image.begin(), image.end(), requests[i].image.begin());
+      if (changed.first != image.end())
+        return crashed(fmt::format("the kernel wrote to its input '{}' at byte {}", slots[i].name,
+                                   changed.first - image.begin()));
+    } else {
+      outputs[i - (slots.size() - specs.size())].tensor.set_image(image);
+    }
+  }
+  return succeeded(std::move(outputs));
+}
+
+std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case& earlier,
+                                                  const Case& later) {
+  const auto first_specs = stage.outputs(earlier);
+  const auto second_specs = stage.outputs(later);
+  Outputs first_outputs = make_outputs(earlier, first_specs, kOutputPoison);
+  Outputs second_outputs = make_outputs(later, second_specs, kOutputPoison);
+  const auto first = slots_of(earlier, first_specs, first_outputs);
+  const auto second = slots_of(later, second_specs, second_outputs);
+  if (buffer_names(first) != buffer_names(second)) return std::nullopt;
+
+  // Each buffer is as large as the larger of the two steps needs; `contents` follows what it holds.
+  std::vector<std::vector<std::byte>> contents;
+  std::vector<device::BufferRequest> requests;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i].tensor->layout().extents.size() > 1 ||
+        second[i].tensor->layout().extents.size() > 1)
+      return std::nullopt;
+    contents.push_back(first[i].tensor->image());
+    const auto needed =
+        static_cast<std::size_t>(second[i].tensor->layout().stored()) * second[i].tensor->element_size();
+    contents.back().resize(std::max(contents.back().size(), needed), kOutputPoison);
+  }
+  for (std::size_t i = 0; i < first.size(); ++i)
+    requests.push_back({first[i].name,
+                        contents[i].empty() ? std::vector<device::ByteExtent>{}
+                                            : std::vector<device::ByteExtent>{{0, contents[i].size()}},
+                        16, contents[i]});
+  backend_->place(requests);
+  if (auto failure = launch_and_check(*backend_, stage, earlier, first)) return failure;
+
+  for (std::size_t i = 0; i < second.size(); ++i) {
+    backend_->read(i, contents[i]);
+    if (second[i].is_output && !second[i].starts_as_input) continue;  // keeps the first step's words
+    const std::vector<std::byte> image = second[i].tensor->image();
+    std::copy(image.begin(), image.end(), contents[i].begin());
+    backend_->write(i, contents[i]);
+  }
+  if (auto failure = launch_and_check(*backend_, stage, later, second)) return failure;
+
+  for (std::size_t i = 0; i < second.size(); ++i) {
+    std::vector<std::byte> image(contents[i].size());
+    backend_->read(i, image);
+    const std::size_t own =
+        static_cast<std::size_t>(second[i].tensor->layout().stored()) * second[i].tensor->element_size();
+    const std::size_t kept_from = second[i].is_output ? own : 0;
+    if (!std::equal(image.begin() + static_cast<std::ptrdiff_t>(kept_from), image.end(),
+                    contents[i].begin() + static_cast<std::ptrdiff_t>(kept_from)))
+      return crashed(fmt::format("the second step wrote outside its part of '{}'", second[i].name));
+    if (!second[i].is_output) continue;
+    // Padding holds words of the first step, which are nobody's: only elements are compared.
+    Tensor whole(second[i].tensor->type(), second[i].tensor->layout());
+    whole.set_image(std::span(image).first(own));
+    copy_elements(whole, second_outputs[i - (second.size() - second_specs.size())].tensor);
+  }
+  return succeeded(std::move(second_outputs));
+}
+
+CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& options) {
+  CaseResult result{.stage = item.stage, .title = item.title, .contract = item.contract.text(),
+                    .line = item.line};
+  const std::string defect = defect_of(item);
+  result.refusal_was_expected = defect != "none";
+  if (!item.line.empty()) result.repro = fmt::format("monoref replay '{}'", item.line);
+  try {
+    const auto specs = stage.outputs(item);
+    const Outputs expected = run_reference(stage, item, specs);
+    if (result.refusal_was_expected) {
+      result.runs.push_back({.runner = "reference", .verdict = Verdict::kWrong,
+                             .message = fmt::format("accepted an input with the defect '{}'", defect)});
+      return result;
+    }
+    if (!item.expected.empty()) result.runs.push_back(compare_stored(item, specs, expected));
+    if (options.properties)
+      check_properties(stage, item, expected, "reference", 0,
+                       [&](const Case& variant) { return evaluate_reference(stage, variant); },
+                       result);
+    for (Runner* runner : options.runners)
+      judge_runner(*runner, stage, item, specs, expected, options, result);
+  } catch (const Refusal& refusal) {
+    result.runs.push_back(
+        {.runner = "reference", .verdict = Verdict::kRefused, .message = refusal.what()});
+  }
+  return result;
+}
+
+}  // namespace monoref

@@ -1,0 +1,69 @@
+// Running a case: through a backend's kernels or somebody's plugin, and judging the result.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/verdict.hpp"
+
+namespace monoref {
+
+/// What a run produced. Outputs are meaningful only if status is kOk.
+struct RunOutputs {
+  device::RunStatus status = device::RunStatus::kOk;
+  std::string message;
+  /// The implementation itself declined the input (plugins can).
+  bool refused = false;
+  Outputs outputs;
+};
+
+/// Something that computes a stage's outputs and is under test.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual std::string name() const = 0;
+  virtual int wave() const = 0;
+  /// Runs with poisoned outputs and guard regions; damaged guards and changed inputs are kCrashed.
+  virtual RunOutputs run(const Stage& stage, const Case& item,
+                         std::span<const OutputSpec> specs) = 0;
+  /// Runs `earlier`, then `later` through the same buffers with whatever the first left in them.
+  /// Nothing where buffers cannot be shared or the runner keeps none between calls.
+  virtual std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
+                                              const Case& later);
+};
+
+/// Runs the in-tree kernels on a backend.
+class KernelRunner : public Runner {
+ public:
+  explicit KernelRunner(std::unique_ptr<device::Backend> backend) : backend_(std::move(backend)) {}
+  std::string name() const override { return backend_->name(); }
+  int wave() const override { return backend_->wave(); }
+  RunOutputs run(const Stage& stage, const Case& item,
+                 std::span<const OutputSpec> specs) override;
+  std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
+                                      const Case& later) override;
+  device::Backend& backend() { return *backend_; }
+
+ private:
+  std::unique_ptr<device::Backend> backend_;
+};
+
+/// The reference's outputs for a case. Throws Refusal before anything is computed.
+Outputs run_reference(const Stage& stage, const Case& item, std::span<const OutputSpec> specs);
+
+/// What to try on a case beyond reference against stored outputs.
+struct JudgeOptions {
+  std::vector<Runner*> runners;
+  bool properties = false;            ///< also the stage's properties, on reference and runners
+  const Case* earlier = nullptr;      ///< also run as the second step through `earlier`'s buffers
+};
+
+/// Runs and compares everything there is to compare about a case. Never throws for bad input: a
+/// refusal is a verdict, and one that the case's `defect` parameter announces is expected.
+CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& options);
+
+}  // namespace monoref

@@ -1,0 +1,87 @@
+#include "fuzz/stage.hpp"
+
+#include <algorithm>
+
+namespace monoref {
+
+bool Launcher::has(std::string_view name) const {
+  return std::any_of(buffers_.begin(), buffers_.end(),
+                     [&](const auto& buffer) { return buffer.first == name; });
+}
+
+void* Launcher::raw_address(std::string_view name, std::size_t element_size) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].first != name) continue;
+    if (dtype_size(buffers_[i].second) != element_size)
+      refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
+             dtype_name(buffers_[i].second), element_size);
+    return backend_.address(i);
+  }
+  refuse("launch: there is no buffer '{}'", name);
+}
+
+const Tensor& output(const Outputs& outputs, std::string_view name) {
+  for (const NamedTensor& item : outputs)
+    if (item.name == name) return item.tensor;
+  refuse("the stage has no output '{}'", name);
+}
+
+const Stage& find_stage(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Stage& stage : all_stages()) {
+    if (stage.name == name) return stage;
+    names.push_back(stage.name);
+  }
+  refuse("no stage '{}'; the stages are {}", name, fmt::join(names, ", "));
+}
+
+std::vector<const Stage*> select_stages(std::string_view names) {
+  std::vector<const Stage*> selected;
+  if (names == "all") {
+    for (const Stage& stage : all_stages()) selected.push_back(&stage);
+    return selected;
+  }
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    const Stage* stage = &find_stage(names.substr(0, comma));
+    if (std::find(selected.begin(), selected.end(), stage) == selected.end())
+      selected.push_back(stage);
+    if (comma == std::string_view::npos) return selected;
+    names.remove_prefix(comma + 1);
+  }
+}
+
+const Stage* stage_for_recording(std::string_view recorded_stage) {
+  for (const Stage& stage : all_stages())
+    for (const std::string_view known : stage.recordings)
+      if (known == recorded_stage) return &stage;
+  return nullptr;
+}
+
+Case build_case(const Stage& stage, const Params& params, const Contract& contract,
+                std::uint64_t seed) {
+  Case item = stage.build(params, contract, seed);
+  item.stage = stage.name;
+  item.contract = contract;
+  item.seed = seed;
+  item.generator_version = stage.generator_version;
+  item.line = format_line(stage.name, contract, seed, stage.generator_version, params);
+  item.provenance = {"generated", "monoref"};
+  return item;
+}
+
+void check_generator_version(const Stage& stage, const CaseLine& line) {
+  if (line.generator_version != 0 && line.generator_version != stage.generator_version)
+    refuse("line: made by generator {} of stage {}, this is generator {}; use the saved case file",
+           line.generator_version, stage.name, stage.generator_version);
+}
+
+Case build_case(const CaseLine& line) {
+  const Stage& stage = find_stage(line.stage);
+  check_generator_version(stage, line);
+  Params params(stage.dimensions);
+  apply_settings(params, line);
+  return build_case(stage, params, line.contract, line.seed);
+}
+
+}  // namespace monoref

@@ -1,0 +1,126 @@
+// A stage as data: what goes in, what comes out, who computes it, and how it is exercised.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "device/backend.hpp"
+#include "fuzz/params.hpp"
+#include "golden/case.hpp"
+#include "golden/recording.hpp"
+
+namespace monoref {
+
+/// One output of a stage for a given case.
+struct OutputSpec {
+  std::string name;
+  DType type;
+  Layout layout;
+  std::vector<std::string_view> axes;  ///< names of the dims in the stage's own terms
+  /// Name of the input this output starts as (caches that are written in place); empty: poison.
+  std::string starts_as;
+};
+
+/// Hands a stage's buffers to its kernels. Addresses are the backend's.
+class Launcher {
+ public:
+  Launcher(device::Backend& backend, std::vector<std::pair<std::string, DType>> buffers)
+      : backend_(backend), buffers_(std::move(buffers)) {}
+
+  /// The base of a buffer as a kernel parameter; refuses a name or an element size it does not have.
+  template <class T>
+  T* address(std::string_view name) const {
+    return static_cast<T*>(raw_address(name, sizeof(T)));
+  }
+  /// The same, or null where the case has no such buffer.
+  template <class T>
+  T* address_or_null(std::string_view name) const {
+    return has(name) ? address<T>(name) : nullptr;
+  }
+  bool has(std::string_view name) const;
+
+  int wave() const { return backend_.wave(); }
+
+  /// Enqueues a kernel. Arguments must have exactly the types of the kernel's parameters.
+  template <class... Args>
+  void run(std::string_view kernel, const device::Grid& grid, Args... args) const {
+    const device::KernelArgument list[] = {{&args, static_cast<std::uint32_t>(sizeof(args))}...};
+    backend_.launch(kernel, grid, list);
+  }
+
+ private:
+  void* raw_address(std::string_view name, std::size_t element_size) const;
+
+  device::Backend& backend_;
+  std::vector<std::pair<std::string, DType>> buffers_;  ///< in placement order
+};
+
+/// A fault planted in a stage's kernels.
+struct Mutant {
+  std::string_view name;      ///< as in MONOREF_FAULT(name)
+  std::string_view bug_case;  ///< "P10", or "own"
+  std::string_view what;      ///< one line
+};
+
+using Outputs = std::vector<NamedTensor>;
+const Tensor& output(const Outputs& outputs, std::string_view name);
+
+/// Computes a case's outputs, by the reference or on a backend; properties ask it about variants.
+using Evaluate = std::function<Outputs(const Case&)>;
+
+/// A statement about outputs beyond "equal to the reference". It is asked of the reference and of
+/// the backend alike, so that a mistake both share has one more witness against it.
+struct Property {
+  std::string_view name;
+  std::string_view statement;
+  /// Nothing if it holds (or does not apply to the case), else what was found.
+  std::function<std::optional<std::string>(const Case&, const Outputs&, const Evaluate&)> check;
+};
+
+struct Stage {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view source;  ///< seed or specification section
+  std::uint32_t generator_version = 1;
+  std::vector<Dimension> dimensions;
+  /// Contracts that a campaign takes in turn when none is named; the default first.
+  std::vector<std::string_view> contracts = {"mono"};
+
+  /// Deterministic: the same arguments give the same bits. Fills everything but the line.
+  std::function<Case(const Params&, const Contract&, std::uint64_t seed)> build;
+  /// Validates the case (Refusal) and lays out its outputs.
+  std::function<std::vector<OutputSpec>(const Case&)> outputs;
+  /// Computes into tensors laid out by `outputs`.
+  std::function<void(const Case&, Outputs&)> reference;
+  std::function<void(const Case&, const Launcher&)> launch;
+
+  /// `stage` attributes of recordings that this stage can adopt, and how.
+  std::vector<std::string_view> recordings;
+  std::function<Case(const Recording&, const RecordedCase&)> adopt;
+
+  std::vector<Property> properties;
+  std::vector<Mutant> mutants;
+};
+
+/// All stages, in the order of the decode step.
+const std::vector<Stage>& all_stages();
+/// Refuses an unknown name, listing the known ones.
+const Stage& find_stage(std::string_view name);
+/// `NAME[,NAME]` or `all`.
+std::vector<const Stage*> select_stages(std::string_view names);
+/// The stage that adopts recordings of this `stage` attribute; null if none does.
+const Stage* stage_for_recording(std::string_view recorded_stage);
+
+/// Builds a generated case with its line filled in.
+Case build_case(const Stage& stage, const Params& params, const Contract& contract,
+                std::uint64_t seed);
+/// Builds the case that a repro line names. Refuses a line of another generator version.
+Case build_case(const CaseLine& line);
+void check_generator_version(const Stage& stage, const CaseLine& line);
+
+}  // namespace monoref
