@@ -1,0 +1,337 @@
+// index_cache_insert: generator, reference and kernel side by side.
+#include "reference/index_cache_insert.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "fuzz/stages/content.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr DType kElementTypes[] = {DType::kUInt8, DType::kFloat8E4M3FN, DType::kBFloat16,
+                                   DType::kFloat32};
+
+/// The cache's shape, and the blocks of it that have storage.
+struct CacheShape {
+  std::int64_t blocks;
+  std::int64_t block_size;
+  std::int64_t head_dim;
+  std::int64_t token_stride;
+  std::int64_t block_stride;
+  std::vector<std::int64_t> stored_blocks;
+
+  Layout layout() const {
+    Layout made{{blocks, block_size, head_dim}, {block_stride, token_stride, 1}, {}};
+    const std::int64_t block_span = (block_size - 1) * token_stride + head_dim;
+    if (head_dim == 0) return made;
+    for (const std::int64_t block : stored_blocks) {
+      const std::int64_t offset = block * block_stride;
+      // The gap between two neighbouring stored blocks is storage too: the padding of the cache.
+      if (!made.extents.empty() && block > 0 && made.span() + (block_stride - block_span) == offset)
+        made.extents.back().count += block_stride;
+      else
+        made.extents.push_back({offset, block_span});
+    }
+    return made;
+  }
+};
+
+/// Far caches put offsets past 2^31 elements, or block ids past 2^16, with two or three blocks of
+/// real memory.
+CacheShape cache_shape(const Params& params) {
+  CacheShape shape{params["blocks"], params["block_size"], params["head_dim"], 0, 0, {}};
+  shape.token_stride = shape.head_dim + params["token_gap"];
+  shape.block_stride = shape.block_size * shape.token_stride + params["block_gap"];
+  const std::string_view spread = params.word("spread");
+  if (spread == "far_apart") {
+    shape.blocks = 3;
+    shape.block_stride += std::int64_t{1} << 30;
+    shape.stored_blocks = {0, 1, 2};
+  } else if (spread == "many_blocks") {
+    shape.blocks = 65538;
+    shape.stored_blocks = {0, 1, 65535, 65536, 65537};
+  } else {
+    shape.stored_blocks.resize(static_cast<std::size_t>(shape.blocks));
+    std::iota(shape.stored_blocks.begin(), shape.stored_blocks.end(), 0);
+  }
+  return shape;
+}
+
+/// Every slot with storage, shuffled.
+std::vector<std::int64_t> shuffled_slots(const CacheShape& shape, CounterRandom& random) {
+  std::vector<std::int64_t> slots;
+  for (const std::int64_t block : shape.stored_blocks)
+    for (std::int64_t token = 0; token < shape.block_size; ++token)
+      slots.push_back(block * shape.block_size + token);
+  for (std::size_t i = slots.size(); i > 1; --i)
+    std::swap(slots[i - 1],
+              slots[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+  return slots;
+}
+
+std::int64_t slot_beyond(const CacheShape& shape, CounterRandom& random) {
+  const std::int64_t capacity = shape.blocks * shape.block_size;
+  return random.once_in(2) ? capacity : capacity + random.below(1000);
+}
+
+std::vector<std::int64_t> make_slots(const Params& params, const CacheShape& shape,
+                                     std::int64_t count, bool drop, CounterRandom& random) {
+  std::vector<std::int64_t> live = shuffled_slots(shape, random);
+  const std::string_view kind = params.word("slots");
+  std::vector<std::int64_t> slots;
+  for (std::int64_t i = 0; i < count; ++i) {
+    bool padding = live.empty() || kind == "padding";
+    if (kind == "padding_first") padding = padding || i == 0;
+    if (kind == "padding_last") padding = padding || i == count - 1;
+    if (kind == "padding_between") padding = padding || i % 2 == 1;
+    if (drop && kind == "beyond" && random.once_in(2)) {
+      slots.push_back(slot_beyond(shape, random));
+    } else if (padding) {
+      slots.push_back(random.once_in(4) ? -random.between(2, 300) : -1);
+    } else {
+      slots.push_back(live.back());
+      live.pop_back();
+    }
+  }
+  return slots;
+}
+
+Tensor random_tensor(DType type, const Layout& layout, CounterRandom& random) {
+  Tensor tensor(type, layout);
+  for (const Extent& extent : layout.extents)
+    for (std::byte& byte : tensor.bytes(extent))
+      byte = static_cast<std::byte>(random.bits32() & 0xFF);
+  return tensor;
+}
+
+void plant_defect(Case& item, const std::string& defect, const CacheShape& shape) {
+  auto replace = [&](const char* name, Tensor tensor) {
+    for (NamedTensor& input : item.inputs)
+      if (input.name == name) input.tensor = std::move(tensor);
+  };
+  const Tensor& keys = item.input("index_k");
+  const Tensor& slots = item.input("slot_mapping");
+  std::vector<std::int64_t> values(static_cast<std::size_t>(slots.dim(0)), -1);
+  if (defect == "slot_beyond_cache") values.back() = shape.blocks * shape.block_size;
+  if (defect == "repeated_slot") values.assign(values.size(), 0);
+  if (defect == "slot_beyond_cache" || defect == "repeated_slot")
+    replace("slot_mapping", strided_vector(DType::kInt64, values, 1));
+  if (defect == "slot_count") {
+    values.push_back(-1);
+    replace("slot_mapping", strided_vector(DType::kInt64, values, 1));
+  }
+  if (defect == "head_dim")
+    replace("index_k", Tensor(keys.type(), Layout::dense({keys.dim(0), keys.dim(1) + 1})));
+  if (defect == "element_type")
+    replace("index_k", Tensor(keys.type() == DType::kUInt8 ? DType::kBFloat16 : DType::kUInt8,
+                              Layout::dense({keys.dim(0), keys.dim(1)})));
+}
+
+/// A defect that this case can have: an empty call is accepted whatever its arguments are.
+std::string applicable_defect(const Params& params, bool drop) {
+  const std::string defect(params.word("defect"));
+  if (params["keys"] == 0 || params["blocks"] == 0 || params["head_dim"] == 0) return "none";
+  if (drop && (defect == "slot_beyond_cache" || defect == "slot_count")) return "none";
+  if (defect == "repeated_slot" && params["keys"] < 2) return "none";
+  return defect;
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
+  const bool drop = contract.out_of_range_slot == OutOfRangeSlot::kDrop;
+  const CacheShape shape = cache_shape(params);
+  const DType type = kElementTypes[params["element"]];
+  const std::int64_t keys = params["keys"];
+  const std::int64_t slot_count = drop ? std::max<std::int64_t>(keys + params["slots_minus_keys"], 0) : keys;
+  CounterRandom slot_random(seed, "slot_mapping");
+  CounterRandom key_random(seed, "index_k");
+  CounterRandom cache_random(seed, "index_cache");
+  const std::int64_t step = params["key_step"];
+  const Layout key_layout = Layout::strided(
+      {keys, shape.head_dim}, {shape.head_dim * step + params["key_gap"], step});
+  const std::string defect = applicable_defect(params, drop);
+  Case item;
+  item.scalars = {{"defect", defect}};
+  item.inputs = {
+      {"index_k", random_tensor(type, key_layout, key_random)},
+      {"index_cache", random_tensor(type, shape.layout(), cache_random)},
+      {"slot_mapping",
+       strided_vector(params["int32_slots"] != 0 ? DType::kInt32 : DType::kInt64,
+                      make_slots(params, shape, slot_count, drop, slot_random),
+                      params["slot_stride"])}};
+  plant_defect(item, defect, shape);
+  return item;
+}
+
+IndexCacheInsertInput input_of(const Case& item) {
+  return {item.input("index_k"), item.input("index_cache"), item.input("slot_mapping"),
+          item.contract.out_of_range_slot};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  index_cache_insert_shape(input_of(item));
+  const Tensor& cache = item.input("index_cache");
+  return {{"index_cache", cache.type(), cache.layout(), {"block", "token", "dim"}, "index_cache"}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  index_cache_insert(input_of(item), {out[0].tensor});
+}
+
+template <class Element, class Slot>
+void launch_as(const Case& item, const Launcher& launcher, const char* kernel) {
+  const Tensor& keys = item.input("index_k");
+  const Tensor& cache = item.input("index_cache");
+  const Tensor& slots = item.input("slot_mapping");
+  constexpr std::int64_t kThreads = 64;
+  const std::int64_t per_row = std::min<std::int64_t>(launcher.wave(), std::max<std::int64_t>(cache.dim(2), 1));
+  const std::int64_t blocks = (keys.dim(0) * per_row + kThreads - 1) / kThreads;
+  launcher.run(kernel,
+               device::Grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, 1024)),
+                            .threads_x = kThreads},
+               launcher.address<const Element>("index_k"), keys.layout().strides[0],
+               keys.layout().strides[1], keys.dim(0), launcher.address<const Slot>("slot_mapping"),
+               slots.layout().strides[0], slots.dim(0), launcher.address<Element>("out.index_cache"),
+               cache.layout().strides[0], cache.layout().strides[1], cache.dim(0) * cache.dim(1),
+               static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)));
+}
+
+template <class Element>
+void launch_sized(const Case& item, const Launcher& launcher, int bits) {
+  const bool narrow = item.input("slot_mapping").type() == DType::kInt32;
+  const std::string kernel = fmt::format("monoref_index_cache_insert_b{}_s{}", bits, narrow ? 32 : 64);
+  if (narrow)
+    launch_as<Element, std::int32_t>(item, launcher, kernel.c_str());
+  else
+    launch_as<Element, std::int64_t>(item, launcher, kernel.c_str());
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  switch (item.input("index_cache").element_size()) {
+    case 1: return launch_sized<std::uint8_t>(item, launcher, 8);
+    case 2: return launch_sized<std::uint16_t>(item, launcher, 16);
+    default: return launch_sized<std::uint32_t>(item, launcher, 32);
+  }
+}
+
+/// Recorded caches are whole buffers [blocks, block size, row stride]; keys fill the first head_dim
+/// elements of a row.
+Tensor recorded_cache(const Tensor& buffer, std::int64_t head_dim) {
+  Layout layout{{buffer.dim(0), buffer.dim(1), head_dim},
+                {buffer.dim(1) * buffer.dim(2), buffer.dim(2), 1},
+                {{0, buffer.layout().elements()}}};
+  Tensor cache(buffer.type(), layout);
+  cache.set_image(buffer.image());
+  return cache;
+}
+
+Case adopt(const Recording&, const RecordedCase& recorded) {
+  const std::int64_t head_dim = recorded.integer("head_dim");
+  Case item;
+  item.inputs = {{"index_k", recorded.input("index_k")},
+                 {"index_cache", recorded_cache(recorded.input("index_cache"), head_dim)},
+                 {"slot_mapping", recorded.input("slot_mapping")}};
+  item.expected = {{"index_cache", recorded_cache(recorded.output("index_cache"), head_dim), std::nullopt}};
+  return item;
+}
+
+std::vector<std::int64_t> slot_values(const Case& item) {
+  const Tensor& slots = item.input("slot_mapping");
+  std::vector<std::int64_t> values;
+  for (std::int64_t i = 0; i < slots.dim(0); ++i)
+    values.push_back(slots.type() == DType::kInt32 ? slots.view<std::int32_t, 1>()(i)
+                                                   : slots.view<std::int64_t, 1>()(i));
+  return values;
+}
+
+/// Whole storage, byte by byte: what changed lies in a named slot, and each live row is stored.
+std::optional<std::string> only_named_slots_change(const Case& item, const Outputs& out,
+                                                   const Evaluate&) {
+  const Tensor& keys = item.input("index_k");
+  const Tensor& before = item.input("index_cache");
+  const Tensor& after = out[0].tensor;
+  const auto size = static_cast<std::int64_t>(before.element_size());
+  const auto values = slot_values(item);
+  std::set<std::int64_t> owned;  // element offsets
+  for (std::int64_t row = 0; row < std::min<std::int64_t>(keys.dim(0), static_cast<std::int64_t>(values.size())); ++row) {
+    const std::int64_t slot = values[static_cast<std::size_t>(row)];
+    if (slot < 0 || slot >= before.dim(0) * before.dim(1)) continue;
+    for (std::int64_t dim = 0; dim < before.dim(2); ++dim) {
+      const std::int64_t to = slot / before.dim(1) * before.layout().strides[0] +
+                              slot % before.dim(1) * before.layout().strides[1] + dim;
+      const std::int64_t from = row * keys.layout().strides[0] + dim * keys.layout().strides[1];
+      owned.insert(to);
+      if (std::memcmp(after.base() + to * size, keys.base() + from * size, static_cast<std::size_t>(size)) != 0)
+        return fmt::format("row {} is not in slot {} at dim {}", row, slot, dim);
+    }
+  }
+  for (const Extent& extent : before.layout().extents)
+    for (std::int64_t i = extent.offset; i < extent.offset + extent.count; ++i)
+      if (!owned.contains(i) && std::memcmp(after.base() + i * size, before.base() + i * size, static_cast<std::size_t>(size)) != 0)
+        return fmt::format("element {} of the cache changed, no slot names it", i);
+  return std::nullopt;
+}
+
+std::optional<std::string> order_does_not_matter(const Case& item, const Outputs& out,
+                                                 const Evaluate& evaluate) {
+  const auto values = slot_values(item);
+  const Tensor& keys = item.input("index_k");
+  if (static_cast<std::int64_t>(values.size()) != keys.dim(0) || values.empty()) return std::nullopt;
+  std::vector<std::int64_t> order(values.size());
+  std::iota(order.rbegin(), order.rend(), std::int64_t{0});
+  Case other = item;
+  for (NamedTensor& input : other.inputs) {
+    if (input.name == "index_k") input.tensor = take_rows(keys, order);
+    if (input.name == "slot_mapping") input.tensor = take_rows(item.input("slot_mapping"), order);
+  }
+  if (evaluate(other)[0].tensor.image() != out[0].tensor.image())
+    return "the cache differs when the rows are reversed";
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage index_cache_insert_stage() {
+  Stage stage;
+  stage.name = "index_cache_insert";
+  stage.summary = "scatter of index keys into the key-only cache";
+  stage.source = "sparse-pa: insert_index_cache; upstream-semantics section 3.5";
+  stage.contracts = {"mono", "mono,out_of_range_slot=drop"};
+  stage.dimensions = {
+      {"keys", 1, 0, 9, {0, 1, 33}, {}, "key rows"},
+      {"slots_minus_keys", 0, -3, 3, {}, {}, "slots more than key rows (contract drop)"},
+      {"blocks", 1, 0, 4, {1, 2}, {}, "blocks of the cache"},
+      {"block_size", 1, 1, 16, {1, 16, 64, 128}, {}, "tokens a block"},
+      {"head_dim", 1, 0, 40, {1, 16, 33, 40, 64, 96, 128, 132}, {}, "elements of a key"},
+      Dimension::choice("element", {"uint8", "float8_e4m3fn", "bfloat16", "float32"}, "element type"),
+      {"key_gap", 0, 0, 8, {0, 4, 16}, {}, "elements between key rows"},
+      {"key_step", 1, 1, 2, {}, {}, "stride of a key's elements"},
+      {"token_gap", 0, 0, 8, {0, 4, 16}, {}, "elements between tokens of the cache"},
+      {"block_gap", 0, 0, 64, {0, 16}, {}, "elements between blocks of the cache"},
+      Dimension::choice("spread", {"near", "far_apart", "many_blocks"}, "where the blocks lie"),
+      {"int32_slots", 0, 0, 1, {}, {}, "slots of 32 bits"},
+      {"slot_stride", 1, 1, 3, {}, {}, "stride of the slots"},
+      Dimension::choice("slots",
+                        {"live", "padding_first", "padding_last", "padding_between", "padding", "beyond"},
+                        "what the slots are"),
+      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
+       {"none", "slot_beyond_cache", "repeated_slot", "slot_count", "head_dim", "element_type"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.recordings = {"index_cache_insert"};
+  stage.adopt = adopt;
+  stage.properties = {
+      {"whole_storage", "live rows are stored in their slots and nothing else changes",
+       only_named_slots_change},
+      {"row_independence", "the order of the rows does not matter", order_does_not_matter},
+  };
+  return stage;
+}
+
+}  // namespace monoref
