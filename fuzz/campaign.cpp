@@ -122,6 +122,7 @@ CampaignReport run_campaign(const CampaignOptions& options,
       if (!options.corpus.empty()) {
         Case item = build_case(parse_line(finding.result.line));
         item.line = finding.result.line;
+        item.title = "finding";
         item.provenance.origin = "finding";
         finding.saved = save_finding(options.corpus, item);
       }

@@ -22,7 +22,7 @@ std::filesystem::path save_finding(const std::filesystem::path& folder, const Ca
   std::filesystem::create_directories(folder);
   const auto path = folder / fmt::format("{}-{:016x}.h5", finding.stage,
                                          CounterRandom::hash(finding.line));
-  write_cases(path, {finding});
+  write_cases(path, {&finding, 1});
   return path;
 }
 

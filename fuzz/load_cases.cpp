@@ -1,7 +1,7 @@
 #include "fuzz/load_cases.hpp"
 
 #include "fuzz/stage.hpp"
-#include "golden/case_file.hpp"
+#include "golden/load.hpp"
 
 namespace monoref {
 namespace {
@@ -9,8 +9,7 @@ namespace {
 std::vector<Case> adopt_recording(const Recording& recording, const std::filesystem::path& file) {
   const Stage* stage = stage_for_recording(recording.stage);
   if (stage == nullptr)
-    throw FileError(fmt::format("{}: no stage here adopts recordings of '{}'", file.string(),
-                                recording.stage));
+    throw FileError(file.string(), fmt::format("no stage here adopts recordings of '{}'", recording.stage));
   std::vector<Case> cases;
   for (const RecordedCase& recorded : recording.cases) {
     cases.push_back(stage->adopt(recording, recorded));

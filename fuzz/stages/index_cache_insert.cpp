@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {

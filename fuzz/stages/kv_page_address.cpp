@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "reference/page16_rebase.hpp"
 

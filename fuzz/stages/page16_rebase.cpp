@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {

@@ -1,0 +1,103 @@
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <deque>
+
+#include "fuzz/commands/commands.hpp"
+#include "fuzz/generator.hpp"
+#include "fuzz/load_cases.hpp"
+
+namespace monoref {
+namespace {
+
+/// Generate, reference, kernel, compare: what a campaign does for a case, properties apart.
+void differential(benchmark::State& state, const Stage& stage, Runner& runner, std::uint64_t seed) {
+  const std::vector<Runner*> runners{&runner};
+  std::uint64_t index = 0;
+  for (auto _ : state) {
+    const Draw draw = draw_case(stage, seed, index++, std::nullopt);
+    const Case item = build_case(stage, draw.params, draw.contract, draw.seed);
+    const CaseResult result = judge_case(stage, item, {.runners = runners});
+    if (is_failure(result.verdict())) state.SkipWithError("the backend differs from the reference");
+  }
+  state.counters["cases"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void reference_only(benchmark::State& state, const Stage& stage, std::uint64_t seed) {
+  std::uint64_t index = 0;
+  for (auto _ : state) {
+    const Draw draw = draw_case(stage, seed, index++, std::nullopt);
+    const Case item = build_case(stage, draw.params, draw.contract, draw.seed);
+    benchmark::DoNotOptimize(judge_case(stage, item, {}));
+  }
+  state.counters["cases"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+/// The host executor's figure: threads a second through a grid with barriers.
+void executor(benchmark::State& state) {
+  constexpr std::uint32_t kBlocks = 256;
+  constexpr std::uint32_t kThreads = 512;
+  const auto backend = device::make_host_backend(64);
+  backend->place({});
+  const std::int32_t barriers = 20;
+  const device::KernelArgument arguments[] = {{&barriers, sizeof(barriers)}};
+  for (auto _ : state) {
+    backend->launch("monoref_barriers", {.blocks_x = kBlocks, .threads_x = kThreads}, arguments);
+    if (backend->finish().status != device::RunStatus::kOk) state.SkipWithError("the launch failed");
+  }
+  state.counters["threads"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * kBlocks * kThreads,
+                         benchmark::Counter::kIsRate);
+}
+
+/// `monoref check` of every recording kept with the source, reference and both waves.
+void check_recordings(benchmark::State& state, const std::vector<Runner*>& runners) {
+  for (auto _ : state)
+    for (const auto& entry :
+         std::filesystem::directory_iterator(default_golden_folder() / "recorded")) {
+      if (entry.path().extension() != ".h5") continue;
+      for (const Case& item : load_cases(entry.path()))
+        benchmark::DoNotOptimize(judge_case(find_stage(item.stage), item, {.runners = runners}));
+    }
+}
+
+}  // namespace
+
+int bench_command(const CommonOptions& common) {
+  const auto runners = make_runners(common, "64");
+  const auto both = make_runners(common, "both");
+  const auto stages = select_stages(common.stages);
+  for (const Stage* stage : stages) {
+    benchmark::RegisterBenchmark(
+        fmt::format("differential/{}", stage->name).c_str(),
+        [stage, &runners, &common](benchmark::State& state) {
+          differential(state, *stage, *runners.front(), common.seed);
+        });
+    benchmark::RegisterBenchmark(
+        fmt::format("generate_and_reference/{}", stage->name).c_str(),
+        [stage, &common](benchmark::State& state) { reference_only(state, *stage, common.seed); });
+  }
+  if (common.stages == "all") {
+    benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
+    benchmark::RegisterBenchmark("check/recordings", [&both](benchmark::State& state) {
+      check_recordings(state, pointers(both));
+    })->UseRealTime()->Unit(benchmark::kMillisecond);
+  }
+  std::deque<std::string> words{"monoref bench"};
+  if (!common.json.empty()) {
+    words.push_back(fmt::format("--benchmark_out={}", common.json.string()));
+    words.push_back("--benchmark_out_format=json");
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  const std::size_t done = benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  fmt::print("bench: {} measurements\n", done);
+  return 0;
+}
+
+}  // namespace monoref
