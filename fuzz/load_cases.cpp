@@ -1,7 +1,7 @@
 #include "fuzz/load_cases.hpp"
 
 #include "fuzz/stage.hpp"
-#include "golden/load.hpp"
+#include "golden/any_file.hpp"
 
 namespace monoref {
 namespace {

@@ -22,6 +22,7 @@ struct CacheShape {
   std::int64_t head_dim;
   std::int64_t token_stride;
   std::int64_t block_stride;
+  bool far_apart = false;
   std::vector<std::int64_t> stored_blocks;
 
   Layout layout() const {
@@ -30,8 +31,11 @@ struct CacheShape {
     if (head_dim == 0) return made;
     for (const std::int64_t block : stored_blocks) {
       const std::int64_t offset = block * block_stride;
-      // The gap between two neighbouring stored blocks is storage too: the padding of the cache.
-      if (!made.extents.empty() && block > 0 && made.span() + (block_stride - block_span) == offset)
+      // The gap between neighbouring blocks is storage too, the padding of the cache, unless the
+      // blocks were put far apart.
+      const bool neighbour = !far_apart && !made.extents.empty() &&
+                             made.span() - block_span + block_stride == offset;
+      if (neighbour)
         made.extents.back().count += block_stride;
       else
         made.extents.push_back({offset, block_span});
@@ -43,12 +47,13 @@ struct CacheShape {
 /// Far caches put offsets past 2^31 elements, or block ids past 2^16, with two or three blocks of
 /// real memory.
 CacheShape cache_shape(const Params& params) {
-  CacheShape shape{params["blocks"], params["block_size"], params["head_dim"], 0, 0, {}};
+  CacheShape shape{params["blocks"], params["block_size"], params["head_dim"], 0, 0, false, {}};
   shape.token_stride = shape.head_dim + params["token_gap"];
   shape.block_stride = shape.block_size * shape.token_stride + params["block_gap"];
   const std::string_view spread = params.word("spread");
   if (spread == "far_apart") {
     shape.blocks = 3;
+    shape.far_apart = true;
     shape.block_stride += std::int64_t{1} << 30;
     shape.stored_blocks = {0, 1, 2};
   } else if (spread == "many_blocks") {
