@@ -16,19 +16,19 @@ namespace monoref {
 struct CampaignOptions {
   std::vector<const Stage*> stages;
   std::vector<Runner*> runners;
-  std::optional<Contract> contract;       ///< none: each stage's contracts in turn
+  std::optional<Contract> contract;  ///< none: each stage's contracts in turn
   std::uint64_t seed = 1;
-  std::optional<std::uint64_t> cases;     ///< over all stages and shards together
+  std::optional<std::uint64_t> cases;  ///< over all stages and shards together
   std::optional<double> seconds;
-  std::uint64_t shard = 0, shards = 1;    ///< this run takes the cases with index % shards == shard
-  std::filesystem::path corpus;           ///< empty: findings are printed only
-  int most_findings = 10;                 ///< stop after so many different ones
+  std::uint64_t shard = 0, shards = 1;  ///< this run takes the cases with index % shards == shard
+  std::filesystem::path corpus;         ///< empty: findings are printed only
+  int most_findings = 10;               ///< stop after so many different ones
 };
 
 /// A failure after shrinking.
 struct Finding {
-  CaseResult result;      ///< of the shrunken case
-  std::string original;   ///< the line it was shrunk from
+  CaseResult result;     ///< of the shrunken case
+  std::string original;  ///< the line it was shrunk from
   int shrink_tries = 0;
   std::filesystem::path saved;  ///< empty if not saved
 };
@@ -59,8 +59,8 @@ CampaignReport run_campaign(const CampaignOptions& options,
                             const std::function<void(const CampaignProgress&)>& progress,
                             const std::function<void(const CaseResult&)>& each);
 
-/// Shrinks a failing draw within the budget: the shrunken case fails for the same runner, verdict and
-/// output. `earlier` is the companion it was judged with, if any.
+/// Shrinks a failing draw within the budget: the shrunken case fails for the same runner, verdict
+/// and output. `earlier` is the companion it was judged with, if any.
 Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier,
                        const CaseResult& failure, const std::vector<Runner*>& runners,
                        const ShrinkBudget& budget);

@@ -24,15 +24,23 @@ std::uint64_t element_bits(const Tensor& tensor, std::int64_t offset) {
 
 bool is_nan(DType type, std::uint64_t bits) {
   switch (type) {
-    case DType::kFloat32: return (bits & 0x7FFFFFFF) > 0x7F800000;
-    case DType::kFloat64: return (bits & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000;
-    case DType::kBFloat16: return (bits & 0x7FFF) > 0x7F80;
-    case DType::kFloat8E4M3FN: return (bits & 0x7F) == 0x7F;
+    case DType::kFloat32:
+      return (bits & 0x7FFFFFFF) > 0x7F800000;
+    case DType::kFloat64:
+      return (bits & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000;
+    case DType::kBFloat16:
+      return (bits & 0x7FFF) > 0x7F80;
+    case DType::kFloat8E4M3FN:
+      return (bits & 0x7F) == 0x7F;
     case DType::kFloat8E4M3FNUZ:
-    case DType::kFloat8E5M2FNUZ: return bits == 0x80;
-    case DType::kFloat8E5M2: return (bits & 0x7F) > 0x7C;
-    case DType::kFloat8E8M0: return bits == 0xFF;
-    default: return false;
+    case DType::kFloat8E5M2FNUZ:
+      return bits == 0x80;
+    case DType::kFloat8E5M2:
+      return (bits & 0x7F) > 0x7C;
+    case DType::kFloat8E8M0:
+      return bits == 0xFF;
+    default:
+      return false;
   }
 }
 
@@ -60,9 +68,9 @@ Difference describe(const OutputSpec& spec, const Tensor& expected, std::int64_t
   difference.output = spec.name;
   if (const auto at = coordinates(got.layout(), got_offset)) {
     for (std::size_t axis = 0; axis < at->size(); ++axis)
-      difference.index.emplace_back(axis < spec.axes.size() ? std::string(spec.axes[axis])
-                                                            : fmt::format("axis{}", axis),
-                                    (*at)[axis]);
+      difference.index.emplace_back(
+          axis < spec.axes.size() ? std::string(spec.axes[axis]) : fmt::format("axis{}", axis),
+          (*at)[axis]);
   } else {
     difference.index.emplace_back("storage_offset", got_offset);
   }
@@ -71,7 +79,8 @@ Difference describe(const OutputSpec& spec, const Tensor& expected, std::int64_t
   return difference;
 }
 
-/// Calls fn(offset in a, offset in b, row-major position) for each element of tensors of equal dims.
+/// Calls fn(offset in a, offset in b, row-major position) for each element of tensors of equal
+/// dims.
 template <class Fn>
 void for_each_pair(const Layout& a, const Layout& b, Fn&& fn) {
   const std::int64_t count = a.elements();
@@ -125,11 +134,11 @@ class Comparison {
 
  private:
   void mismatch(RunResult& result) {
-    tally_.elements = tally_.wrong = static_cast<std::uint64_t>(
-        std::max(std::int64_t{1}, expected_.layout().elements()));
+    tally_.elements = tally_.wrong =
+        static_cast<std::uint64_t>(std::max(std::int64_t{1}, expected_.layout().elements()));
     if (!result.first_difference)
-      result.first_difference = Difference{
-          spec_.name, {}, shape_text(expected_), shape_text(got_), ""};
+      result.first_difference =
+          Difference{spec_.name, {}, shape_text(expected_), shape_text(got_), ""};
   }
 
   static std::string shape_text(const Tensor& tensor) {
@@ -183,10 +192,11 @@ Outputs make_outputs(const Case& item, std::span<const OutputSpec> specs, std::b
       tensor = Tensor(spec.type, spec.layout);
       tensor.fill_bytes(spec.layout.is_dense() ? poison : kOutputPoison);
       if (!spec.layout.is_dense() && poison != kOutputPoison)
-        for_each_pair(spec.layout, spec.layout, [&](std::int64_t offset, std::int64_t, std::int64_t) {
-          std::memset(tensor.base() + offset * static_cast<std::int64_t>(tensor.element_size()),
-                      std::to_integer<int>(poison), tensor.element_size());
-        });
+        for_each_pair(
+            spec.layout, spec.layout, [&](std::int64_t offset, std::int64_t, std::int64_t) {
+              std::memset(tensor.base() + offset * static_cast<std::int64_t>(tensor.element_size()),
+                          std::to_integer<int>(poison), tensor.element_size());
+            });
     }
     outputs.push_back({spec.name, std::move(tensor)});
   }
@@ -213,8 +223,10 @@ std::string element_text(const Tensor& tensor, std::int64_t storage_offset) {
   const std::byte* at =
       tensor.base() + storage_offset * static_cast<std::int64_t>(tensor.element_size());
   switch (tensor.type()) {
-    case DType::kInt32: return fmt::format("{}", load<std::int32_t>(at));
-    case DType::kInt64: return fmt::format("{}", load<std::int64_t>(at));
+    case DType::kInt32:
+      return fmt::format("{}", load<std::int32_t>(at));
+    case DType::kInt64:
+      return fmt::format("{}", load<std::int64_t>(at));
     case DType::kFloat32:
       return fmt::format("{} (0x{:08x})", load<float>(at), load<std::uint32_t>(at));
     case DType::kFloat64:
@@ -226,7 +238,8 @@ std::string element_text(const Tensor& tensor, std::int64_t storage_offset) {
       std::memcpy(&value, &wide, sizeof(value));
       return fmt::format("{} (0x{:04x})", value, bits);
     }
-    default: return fmt::format("0x{:02x}", load<std::uint8_t>(at));
+    default:
+      return fmt::format("0x{:02x}", load<std::uint8_t>(at));
   }
 }
 

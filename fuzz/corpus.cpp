@@ -20,8 +20,8 @@ std::vector<std::filesystem::path> corpus_files(const std::filesystem::path& fol
 
 std::filesystem::path save_finding(const std::filesystem::path& folder, const Case& finding) {
   std::filesystem::create_directories(folder);
-  const auto path = folder / fmt::format("{}-{:016x}.h5", finding.stage,
-                                         CounterRandom::hash(finding.line));
+  const auto path =
+      folder / fmt::format("{}-{:016x}.h5", finding.stage, CounterRandom::hash(finding.line));
   write_cases(path, {&finding, 1});
   return path;
 }

@@ -15,8 +15,9 @@ struct Draw {
   std::uint64_t seed;
 };
 
-/// Case number `index` of a campaign. Depends on (campaign seed, stage, index) alone, so that shards
-/// and repeated runs see the same cases. `fixed`, if given, replaces the stage's rotating contracts.
+/// Case number `index` of a campaign. Depends on (campaign seed, stage, index) alone, so that
+/// shards and repeated runs see the same cases. `fixed`, if given, replaces the stage's rotating
+/// contracts.
 Draw draw_case(const Stage& stage, std::uint64_t campaign_seed, std::uint64_t index,
                const std::optional<Contract>& fixed);
 

@@ -9,13 +9,15 @@ namespace {
 std::vector<Case> adopt_recording(const Recording& recording, const std::filesystem::path& file) {
   const Stage* stage = stage_for_recording(recording.stage);
   if (stage == nullptr)
-    throw FileError(file.string(), fmt::format("no stage here adopts recordings of '{}'", recording.stage));
+    throw FileError(file.string(),
+                    fmt::format("no stage here adopts recordings of '{}'", recording.stage));
   std::vector<Case> cases;
   for (const RecordedCase& recorded : recording.cases) {
     cases.push_back(stage->adopt(recording, recorded));
     cases.back().stage = stage->name;
     cases.back().title = recorded.title;
-    cases.back().provenance = {"recorded", fmt::format("{}, {}", recording.source, recording.device)};
+    cases.back().provenance = {"recorded",
+                               fmt::format("{}, {}", recording.source, recording.device)};
   }
   return cases;
 }

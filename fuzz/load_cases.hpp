@@ -8,8 +8,8 @@
 
 namespace monoref {
 
-/// Reads a case file, or a recording whose cases the stages adopt. Throws FileError naming the file,
-/// also where no stage adopts the recording.
+/// Reads a case file, or a recording whose cases the stages adopt. Throws FileError naming the
+/// file, also where no stage adopts the recording.
 std::vector<Case> load_cases(const std::filesystem::path& file);
 
 }  // namespace monoref

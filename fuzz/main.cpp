@@ -11,8 +11,10 @@ namespace {
 using namespace monoref;
 
 constexpr const char* kAbout =
-    "monoref: is a decode kernel right? For every stage of the MiniMax-M3 decode step there is a CPU\n"
-    "reference whose bits are the contract, a kernel beside it, and a fuzzer that looks for inputs on\n"
+    "monoref: is a decode kernel right? For every stage of the MiniMax-M3 decode step there is a "
+    "CPU\n"
+    "reference whose bits are the contract, a kernel beside it, and a fuzzer that looks for inputs "
+    "on\n"
     "which the two differ.\n\n"
     "Exit codes: 0 all as it should be; 1 something wrong, crashed or hung, or a mutant survived;\n"
     "2 bad usage, bad input or an unexpected refusal; 3 the backend is not available here.";
@@ -38,15 +40,18 @@ int run(int argc, char** argv) {
 
   CLI::App* list = app.add_subcommand("list", "stages, their dimensions and the contracts");
   CLI::App* check = app.add_subcommand(
-      "check", "judge case files and recordings: reference against stored outputs, backend against "
-               "reference");
+      "check",
+      "judge case files and recordings: reference against stored outputs, backend against "
+      "reference");
   std::vector<std::filesystem::path> files;
   check->add_option("FILE", files, "case files or recorded-cases/1 files")->required();
 
-  CLI::App* fuzz = app.add_subcommand("fuzz", "look for inputs on which backend and reference differ");
+  CLI::App* fuzz =
+      app.add_subcommand("fuzz", "look for inputs on which backend and reference differ");
   FuzzOptions fuzz_options;
   auto* cases = fuzz->add_option("--cases", fuzz_options.cases, "stop after this many cases");
-  fuzz->add_option("--seconds", fuzz_options.seconds, "stop after this time (60 if neither is given)")
+  fuzz->add_option("--seconds", fuzz_options.seconds,
+                   "stop after this time (60 if neither is given)")
       ->excludes(cases)
       ->check(CLI::PositiveNumber);
   fuzz->add_option("--shard", fuzz_options.shard, "i/n: take every n-th case from the i-th on")
@@ -54,7 +59,8 @@ int run(int argc, char** argv) {
   fuzz->add_option("--corpus", fuzz_options.corpus,
                    "folder of findings: replayed first, new ones saved there");
 
-  CLI::App* replay = app.add_subcommand("replay", "run one repro line or the cases of a file again");
+  CLI::App* replay =
+      app.add_subcommand("replay", "run one repro line or the cases of a file again");
   std::string target;
   bool bisect = false;
   replay->add_option("LINE|FILE", target, "'stage=...;seed=...;...' or a case file")->required();

@@ -22,9 +22,7 @@ MutantResult try_mutant(const Stage& stage, const Mutant& mutant, Runner& runner
                         std::uint64_t seed, double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const ActiveFault active(mutant.name);
   const std::vector<Runner*> runners{&runner};
   MutantResult result{.stage = &stage, .mutant = &mutant};
@@ -38,8 +36,8 @@ MutantResult try_mutant(const Stage& stage, const Mutant& mutant, Runner& runner
     if (!is_failure(failure.verdict())) continue;
     result.killed = true;
     result.verdict = failure.verdict();
-    result.repro = shrink_finding(draw, earlier, failure, runners, {.tries = 200, .seconds = 1.0})
-                       .result.line;
+    result.repro =
+        shrink_finding(draw, earlier, failure, runners, {.tries = 200, .seconds = 1.0}).result.line;
   }
   result.seconds = elapsed();
   return result;

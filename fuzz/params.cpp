@@ -29,10 +29,10 @@ std::int64_t parse_value(const Dimension& dimension, std::string_view text) {
   const bool edge =
       std::find(dimension.edges.begin(), dimension.edges.end(), value) != dimension.edges.end();
   if (!edge && (value < dimension.low || value > dimension.high))
-    refuse("line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low,
-           dimension.high,
-           dimension.edges.empty() ? ""
-                                   : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
+    refuse(
+        "line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low, dimension.high,
+        dimension.edges.empty() ? ""
+                                : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
   return value;
 }
 
@@ -54,14 +54,18 @@ std::size_t Params::index(std::string_view name) const {
   refuse("line: the stage has no dimension '{}'", name);
 }
 
-std::int64_t Params::operator[](std::string_view name) const { return values_[index(name)]; }
+std::int64_t Params::operator[](std::string_view name) const {
+  return values_[index(name)];
+}
 
 std::string_view Params::word(std::string_view name) const {
   const std::size_t i = index(name);
   return (*dimensions_)[i].words.at(static_cast<std::size_t>(values_[i]));
 }
 
-void Params::set(std::string_view name, std::int64_t value) { values_[index(name)] = value; }
+void Params::set(std::string_view name, std::int64_t value) {
+  values_[index(name)] = value;
+}
 
 CaseLine parse_line(std::string_view line) {
   CaseLine parsed;
@@ -84,10 +88,10 @@ CaseLine parse_line(std::string_view line) {
       parsed.generator_version = parse_number<std::uint32_t>(value, "gen");
     } else if (name == "earlier") {
       const std::size_t colon = std::min(value.find(':'), value.size());
-      parsed.earlier = Companion{
-          parse_number<std::uint64_t>(value.substr(0, colon), "earlier (SEED:INDEX)"),
-          parse_number<std::uint64_t>(value.substr(std::min(colon + 1, value.size())),
-                                      "earlier (SEED:INDEX)")};
+      parsed.earlier =
+          Companion{parse_number<std::uint64_t>(value.substr(0, colon), "earlier (SEED:INDEX)"),
+                    parse_number<std::uint64_t>(value.substr(std::min(colon + 1, value.size())),
+                                                "earlier (SEED:INDEX)")};
     } else {
       for (const auto& [known, unused] : parsed.settings)
         if (known == name) refuse("line: '{}' is given twice", name);

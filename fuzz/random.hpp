@@ -28,7 +28,8 @@ class CounterRandom {
   /// Uniform in [0, count); count must be positive.
   std::int64_t below(std::int64_t count) {
     __extension__ using Wide = unsigned __int128;
-    return static_cast<std::int64_t>((static_cast<Wide>(bits64()) * static_cast<Wide>(count)) >> 64);
+    return static_cast<std::int64_t>((static_cast<Wide>(bits64()) * static_cast<Wide>(count)) >>
+                                     64);
   }
   /// Uniform in [low, high], both included.
   std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
@@ -44,10 +45,9 @@ class CounterRandom {
 
  private:
   void refill() {
-    std::array<std::uint32_t, 4> x{static_cast<std::uint32_t>(counter_),
-                                   static_cast<std::uint32_t>(counter_ >> 32),
-                                   static_cast<std::uint32_t>(stream_),
-                                   static_cast<std::uint32_t>(stream_ >> 32)};
+    std::array<std::uint32_t, 4> x{
+        static_cast<std::uint32_t>(counter_), static_cast<std::uint32_t>(counter_ >> 32),
+        static_cast<std::uint32_t>(stream_), static_cast<std::uint32_t>(stream_ >> 32)};
     std::array<std::uint32_t, 2> key = key_;
     for (int round = 0; round < 10; ++round) {  // constants of Salmon et al., SC11
       const std::uint64_t p0 = std::uint64_t{0xD2511F53} * x[0];

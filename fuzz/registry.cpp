@@ -2,12 +2,9 @@
 // `NAME_stage()` in fuzz/stages/NAME.cpp.
 #include "fuzz/stage.hpp"
 
-#define MONOREF_STAGES(stage) \
-  stage(token_rows)           \
-  stage(sparse_block_table)   \
-  stage(page16_rebase)        \
-  stage(kv_page_address)      \
-  stage(index_cache_insert)
+#define MONOREF_STAGES(stage)                                                             \
+  stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address) \
+      stage(index_cache_insert)
 
 namespace monoref {
 

@@ -28,7 +28,8 @@ std::vector<Slot> slots_of(const Case& item, std::span<const OutputSpec> specs,
     if (!is_overwritten(specs, input.name))
       slots.push_back({input.name, &input.tensor, false, false});
   for (std::size_t i = 0; i < specs.size(); ++i)
-    slots.push_back({"out." + specs[i].name, &outputs[i].tensor, true, !specs[i].starts_as.empty()});
+    slots.push_back(
+        {"out." + specs[i].name, &outputs[i].tensor, true, !specs[i].starts_as.empty()});
   return slots;
 }
 
@@ -89,12 +90,11 @@ void record_failure(const RunOutputs& run, RunResult& result) {
   if (run.refused)
     result.verdict = Verdict::kRefused;
   else
-    result.verdict =
-        run.status == device::RunStatus::kHung ? Verdict::kHung : Verdict::kCrashed;
+    result.verdict = run.status == device::RunStatus::kHung ? Verdict::kHung : Verdict::kCrashed;
 }
 
-void compare_with(std::span<const OutputSpec> specs, const Outputs& expected,
-                  const RunOutputs& run, RunResult& result) {
+void compare_with(std::span<const OutputSpec> specs, const Outputs& expected, const RunOutputs& run,
+                  RunResult& result) {
   if (run.status != device::RunStatus::kOk || run.refused) return record_failure(run, result);
   const std::vector<const Tensor*> everywhere(specs.size(), nullptr);
   compare_outputs(specs, pointers(expected), everywhere, pointers(run.outputs), false, result);
@@ -163,9 +163,9 @@ void judge_runner(Runner& runner, const Stage& stage, const Case& item,
   result.runs.push_back(std::move(run));
   if (!sound) return;
   if (options.properties)
-    check_properties(stage, item, got.outputs, runner.name(), runner.wave(),
-                     [&](const Case& variant) { return evaluate_on(runner, stage, variant); },
-                     result);
+    check_properties(
+        stage, item, got.outputs, runner.name(), runner.wave(),
+        [&](const Case& variant) { return evaluate_on(runner, stage, variant); }, result);
   if (options.earlier == nullptr) return;
   if (const auto reused = runner.run_after(stage, *options.earlier, item)) {
     RunResult second{.runner = runner.name() + ", reused buffers", .wave = runner.wave()};
@@ -199,8 +199,8 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
   std::vector<std::vector<std::byte>> copies(slots.size());
   std::vector<device::BufferRequest> requests;
   for (std::size_t i = 0; i < slots.size(); ++i)
-    requests.push_back({slots[i].name, byte_extents(*slots[i].tensor), 16,
-                        image_of(*slots[i].tensor, copies[i])});
+    requests.push_back(
+        {slots[i].name, byte_extents(*slots[i].tensor), 16, image_of(*slots[i].tensor, copies[i])});
   backend_->place(requests);
   if (auto failure = launch_and_check(*backend_, stage, item, slots)) return std::move(*failure);
   std::vector<std::byte> image;
@@ -237,21 +237,23 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
         second[i].tensor->layout().extents.size() > 1)
       return std::nullopt;
     contents.push_back(first[i].tensor->image());
-    const auto needed =
-        static_cast<std::size_t>(second[i].tensor->layout().stored()) * second[i].tensor->element_size();
+    const auto needed = static_cast<std::size_t>(second[i].tensor->layout().stored()) *
+                        second[i].tensor->element_size();
     contents.back().resize(std::max(contents.back().size(), needed), kOutputPoison);
   }
   for (std::size_t i = 0; i < first.size(); ++i)
     requests.push_back({first[i].name,
-                        contents[i].empty() ? std::vector<device::ByteExtent>{}
-                                            : std::vector<device::ByteExtent>{{0, contents[i].size()}},
+                        contents[i].empty()
+                            ? std::vector<device::ByteExtent>{}
+                            : std::vector<device::ByteExtent>{{0, contents[i].size()}},
                         16, contents[i]});
   backend_->place(requests);
   if (auto failure = launch_and_check(*backend_, stage, earlier, first)) return failure;
 
   for (std::size_t i = 0; i < second.size(); ++i) {
     backend_->read(i, contents[i]);
-    if (second[i].is_output && !second[i].starts_as_input) continue;  // keeps the first step's words
+    if (second[i].is_output && !second[i].starts_as_input)
+      continue;  // keeps the first step's words
     const std::vector<std::byte> image = second[i].tensor->image();
     std::copy(image.begin(), image.end(), contents[i].begin());
     backend_->write(i, contents[i]);
@@ -261,8 +263,8 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
   for (std::size_t i = 0; i < second.size(); ++i) {
     std::vector<std::byte> image(contents[i].size());
     backend_->read(i, image);
-    const std::size_t own =
-        static_cast<std::size_t>(second[i].tensor->layout().stored()) * second[i].tensor->element_size();
+    const std::size_t own = static_cast<std::size_t>(second[i].tensor->layout().stored()) *
+                            second[i].tensor->element_size();
     const std::size_t kept_from = second[i].is_output ? own : 0;
     if (!std::equal(image.begin() + static_cast<std::ptrdiff_t>(kept_from), image.end(),
                     contents[i].begin() + static_cast<std::ptrdiff_t>(kept_from)))
@@ -277,7 +279,9 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
 }
 
 CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& options) {
-  CaseResult result{.stage = item.stage, .title = item.title, .contract = item.contract.text(),
+  CaseResult result{.stage = item.stage,
+                    .title = item.title,
+                    .contract = item.contract.text(),
                     .line = item.line};
   const std::string defect = defect_of(item);
   result.refusal_was_expected = defect != "none";
@@ -286,15 +290,17 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
     const auto specs = stage.outputs(item);
     const Outputs expected = run_reference(stage, item, specs);
     if (result.refusal_was_expected) {
-      result.runs.push_back({.runner = "reference", .verdict = Verdict::kWrong,
-                             .message = fmt::format("accepted an input with the defect '{}'", defect)});
+      result.runs.push_back(
+          {.runner = "reference",
+           .verdict = Verdict::kWrong,
+           .message = fmt::format("accepted an input with the defect '{}'", defect)});
       return result;
     }
     if (!item.expected.empty()) result.runs.push_back(compare_stored(item, specs, expected));
     if (options.properties)
-      check_properties(stage, item, expected, "reference", 0,
-                       [&](const Case& variant) { return evaluate_reference(stage, variant); },
-                       result);
+      check_properties(
+          stage, item, expected, "reference", 0,
+          [&](const Case& variant) { return evaluate_reference(stage, variant); }, result);
     for (Runner* runner : options.runners)
       judge_runner(*runner, stage, item, specs, expected, options, result);
   } catch (const Refusal& refusal) {

@@ -42,8 +42,7 @@ class KernelRunner : public Runner {
   explicit KernelRunner(std::unique_ptr<device::Backend> backend) : backend_(std::move(backend)) {}
   std::string name() const override { return backend_->name(); }
   int wave() const override { return backend_->wave(); }
-  RunOutputs run(const Stage& stage, const Case& item,
-                 std::span<const OutputSpec> specs) override;
+  RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override;
   std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                       const Case& later) override;
   device::Backend& backend() { return *backend_; }
@@ -58,8 +57,8 @@ Outputs run_reference(const Stage& stage, const Case& item, std::span<const Outp
 /// What to try on a case beyond reference against stored outputs.
 struct JudgeOptions {
   std::vector<Runner*> runners;
-  bool properties = false;            ///< also the stage's properties, on reference and runners
-  const Case* earlier = nullptr;      ///< also run as the second step through `earlier`'s buffers
+  bool properties = false;        ///< also the stage's properties, on reference and runners
+  const Case* earlier = nullptr;  ///< also run as the second step through `earlier`'s buffers
 };
 
 /// Runs and compares everything there is to compare about a case. Never throws for bad input: a

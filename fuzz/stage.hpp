@@ -32,7 +32,8 @@ class Launcher {
   Launcher(device::Backend& backend, std::vector<std::pair<std::string, DType>> buffers)
       : backend_(backend), buffers_(std::move(buffers)) {}
 
-  /// The base of a buffer as a kernel parameter; refuses a name or an element size it does not have.
+  /// The base of a buffer as a kernel parameter; refuses a name or an element size it does not
+  /// have.
   template <class T>
   T* address(std::string_view name) const {
     return static_cast<T*>(raw_address(name, sizeof(T)));

@@ -14,7 +14,8 @@ std::string_view verdict_name(Verdict verdict) {
 
 std::string Difference::text() const {
   std::string at;
-  for (const auto& [axis, value] : index) at += fmt::format("{}{} {}", at.empty() ? "" : ", ", axis, value);
+  for (const auto& [axis, value] : index)
+    at += fmt::format("{}{} {}", at.empty() ? "" : ", ", axis, value);
   std::string text = fmt::format("{}[{}]: expected {}, got {}", output, at, expected, got);
   if (!bound.empty()) text += fmt::format(" (allowed: {})", bound);
   return text;
@@ -49,10 +50,10 @@ std::uint64_t Summary::cases() const {
 }
 
 std::string Summary::line(std::string_view command) const {
-  return fmt::format("{}: {} cases, {} exact, {} allowed, {} wrong, {} refused, {} crashed, {} hung",
-                     command, cases(), of(Verdict::kExact), of(Verdict::kAllowed),
-                     of(Verdict::kWrong), of(Verdict::kRefused), of(Verdict::kCrashed),
-                     of(Verdict::kHung));
+  return fmt::format(
+      "{}: {} cases, {} exact, {} allowed, {} wrong, {} refused, {} crashed, {} hung", command,
+      cases(), of(Verdict::kExact), of(Verdict::kAllowed), of(Verdict::kWrong),
+      of(Verdict::kRefused), of(Verdict::kCrashed), of(Verdict::kHung));
 }
 
 int Summary::exit_code() const {

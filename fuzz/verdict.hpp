@@ -23,7 +23,9 @@ enum class Verdict : std::uint8_t {
 std::string_view verdict_name(Verdict verdict);
 
 /// True for what makes a run fail: wrong, crashed or hung.
-constexpr bool is_failure(Verdict verdict) { return verdict >= Verdict::kWrong; }
+constexpr bool is_failure(Verdict verdict) {
+  return verdict >= Verdict::kWrong;
+}
 
 /// How the elements of one output were decided.
 struct OutputTally {

@@ -45,11 +45,11 @@ void executor(benchmark::State& state) {
   const device::KernelArgument arguments[] = {{&barriers, sizeof(barriers)}};
   for (auto _ : state) {
     backend->launch("monoref_barriers", {.blocks_x = kBlocks, .threads_x = kThreads}, arguments);
-    if (backend->finish().status != device::RunStatus::kOk) state.SkipWithError("the launch failed");
+    if (backend->finish().status != device::RunStatus::kOk)
+      state.SkipWithError("the launch failed");
   }
-  state.counters["threads"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * kBlocks * kThreads,
-                         benchmark::Counter::kIsRate);
+  state.counters["threads"] = benchmark::Counter(
+      static_cast<double>(state.iterations()) * kBlocks * kThreads, benchmark::Counter::kIsRate);
 }
 
 /// `monoref check` of every recording kept with the source, reference and both waves.
@@ -70,20 +70,21 @@ int bench_command(const CommonOptions& common) {
   const auto both = make_runners(common, "both");
   const auto stages = select_stages(common.stages);
   for (const Stage* stage : stages) {
-    benchmark::RegisterBenchmark(
-        fmt::format("differential/{}", stage->name).c_str(),
-        [stage, &runners, &common](benchmark::State& state) {
-          differential(state, *stage, *runners.front(), common.seed);
-        });
+    benchmark::RegisterBenchmark(fmt::format("differential/{}", stage->name).c_str(),
+                                 [stage, &runners, &common](benchmark::State& state) {
+                                   differential(state, *stage, *runners.front(), common.seed);
+                                 });
     benchmark::RegisterBenchmark(
         fmt::format("generate_and_reference/{}", stage->name).c_str(),
         [stage, &common](benchmark::State& state) { reference_only(state, *stage, common.seed); });
   }
   if (common.stages == "all") {
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
-    benchmark::RegisterBenchmark("check/recordings", [&both](benchmark::State& state) {
-      check_recordings(state, pointers(both));
-    })->UseRealTime()->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(
+        "check/recordings",
+        [&both](benchmark::State& state) { check_recordings(state, pointers(both)); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
   }
   std::deque<std::string> words{"monoref bench"};
   if (!common.json.empty()) {

@@ -47,6 +47,8 @@ std::vector<Runner*> pointers(const std::vector<std::unique_ptr<Runner>>& runner
   return list;
 }
 
-std::filesystem::path default_golden_folder() { return MONOREF_GOLDEN_FOLDER; }
+std::filesystem::path default_golden_folder() {
+  return MONOREF_GOLDEN_FOLDER;
+}
 
 }  // namespace monoref

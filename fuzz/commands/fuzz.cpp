@@ -26,7 +26,8 @@ std::pair<std::uint64_t, std::uint64_t> parse_shard(const std::string& text) {
   refuse("--shard: '{}' must be i/n with i below n", text);
 }
 
-/// Progress on standard error: a line that rewrites itself on a terminal, else one every ten seconds.
+/// Progress on standard error: a line that rewrites itself on a terminal, else one every ten
+/// seconds.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -55,10 +56,9 @@ Summary replay_corpus(const std::filesystem::path& folder, const std::vector<Run
   Summary summary;
   for (const auto& file : corpus_files(folder))
     for (const Case& item : load_cases(file)) {
-      CaseResult result = item.line.empty()
-                              ? judge_case(find_stage(item.stage), item,
-                                           {.runners = runners, .properties = true})
-                              : judge_line(parse_line(item.line), runners);
+      CaseResult result = item.line.empty() ? judge_case(find_stage(item.stage), item,
+                                                         {.runners = runners, .properties = true})
+                                            : judge_line(parse_line(item.line), runners);
       result.repro = fmt::format("monoref replay {}", file.string());
       summary.add(result);
       json.add(result);
@@ -68,9 +68,10 @@ Summary replay_corpus(const std::filesystem::path& folder, const std::vector<Run
 }
 
 void print_coverage(const StageReport& report) {
-  fmt::print("{}: {} cases in {:.1f} s ({:.0f} a second)\n", report.stage->name,
-             report.summary.cases(), report.seconds,
-             report.seconds > 0 ? static_cast<double>(report.summary.cases()) / report.seconds : 0.0);
+  fmt::print(
+      "{}: {} cases in {:.1f} s ({:.0f} a second)\n", report.stage->name, report.summary.cases(),
+      report.seconds,
+      report.seconds > 0 ? static_cast<double>(report.summary.cases()) / report.seconds : 0.0);
   for (const std::string& line : report.coverage.lines()) fmt::print("  {}\n", line);
 }
 
@@ -80,9 +81,9 @@ nlohmann::json coverage_json(const CampaignReport& report) {
     for (const auto& [dimension, counts] : stage.coverage.counts())
       for (const auto& [value, count] : counts)
         all[std::string(stage.stage->name)][std::string(dimension->name)]
-           [dimension->words.empty() ? fmt::format("{}", value)
-                                     : std::string(dimension->words[static_cast<std::size_t>(value)])] =
-               count;
+           [dimension->words.empty()
+                ? fmt::format("{}", value)
+                : std::string(dimension->words[static_cast<std::size_t>(value)])] = count;
   return all;
 }
 
@@ -104,8 +105,9 @@ int fuzz_command(const CommonOptions& common, const FuzzOptions& options) {
   CampaignReport report;
   {
     ProgressLine progress(common.quiet);
-    report = run_campaign(campaign, [&](const CampaignProgress& now) { progress.show(now); },
-                          [&](const CaseResult& result) { json.add(result); });
+    report = run_campaign(
+        campaign, [&](const CampaignProgress& now) { progress.show(now); },
+        [&](const CaseResult& result) { json.add(result); });
   }
   summary.add(report.summary());
   if (!common.quiet)

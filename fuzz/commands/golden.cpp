@@ -79,9 +79,10 @@ bool same_inputs(const Case& a, const Case& b) {
 void verify_line(const Stage& stage, const Case& item, CaseResult& result) {
   if (item.line.empty() || item.generator_version != stage.generator_version) return;
   if (same_inputs(build_case(parse_line(item.line)), item)) return;
-  result.runs.push_back({.runner = "generator",
-                         .verdict = Verdict::kWrong,
-                         .message = fmt::format("'{}' no longer gives the stored inputs", item.line)});
+  result.runs.push_back(
+      {.runner = "generator",
+       .verdict = Verdict::kWrong,
+       .message = fmt::format("'{}' no longer gives the stored inputs", item.line)});
 }
 
 }  // namespace
@@ -95,7 +96,9 @@ int golden_regen_command(const CommonOptions& common, const std::filesystem::pat
     const auto path = folder / kGenerated / fmt::format("{}.h5", stage->name);
     write_cases(path, cases);
     for (const Case& item : cases) {
-      CaseResult result{.stage = item.stage, .title = item.title, .contract = item.contract.text(),
+      CaseResult result{.stage = item.stage,
+                        .title = item.title,
+                        .contract = item.contract.text(),
                         .line = item.line,
                         .repro = fmt::format("monoref replay '{}'", item.line)};
       summary.add(result);

@@ -8,8 +8,8 @@ namespace {
 void print_contracts() {
   fmt::print("contracts: {}\n", fmt::join(contract_presets(), ", "));
   for (const ContractField& field : contract_fields())
-    fmt::print("  {:<20} {:<24} {}\n", field.name, fmt::format("{}", fmt::join(field.values, " | ")),
-               field.meaning);
+    fmt::print("  {:<20} {:<24} {}\n", field.name,
+               fmt::format("{}", fmt::join(field.values, " | ")), field.meaning);
 }
 
 void print_dimensions(const Stage& stage) {
@@ -38,7 +38,8 @@ int list_command(const CommonOptions& common) {
     if (common.stages != "all") print_dimensions(*stage);
   }
   if (common.stages == "all") {
-    fmt::print("\n`monoref list --stage NAME` shows a stage's dimensions, properties and mutants.\n\n");
+    fmt::print(
+        "\n`monoref list --stage NAME` shows a stage's dimensions, properties and mutants.\n\n");
     print_contracts();
   }
   fmt::print("list: {} stages\n", stages.size());

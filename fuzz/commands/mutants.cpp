@@ -24,15 +24,17 @@ std::vector<Planted> planted(const CommonOptions& common, const std::string& onl
       names.push_back(mutant.name);
       if (only.empty() || only == mutant.name) list.push_back({stage, &mutant});
     }
-  if (list.empty())
-    refuse("--only: no mutant '{}'; there are {}", only, fmt::join(names, ", "));
+  if (list.empty()) refuse("--only: no mutant '{}'; there are {}", only, fmt::join(names, ", "));
   return list;
 }
 
 nlohmann::json mutant_json(const MutantResult& result) {
-  return {{"mutant", result.mutant->name},   {"stage", result.stage->name},
-          {"bug_case", result.mutant->bug_case}, {"killed", result.killed},
-          {"cases", result.cases},           {"verdict", verdict_name(result.verdict)},
+  return {{"mutant", result.mutant->name},
+          {"stage", result.stage->name},
+          {"bug_case", result.mutant->bug_case},
+          {"killed", result.killed},
+          {"cases", result.cases},
+          {"verdict", verdict_name(result.verdict)},
           {"repro", result.repro}};
 }
 
@@ -47,7 +49,8 @@ int mutants_command(const CommonOptions& common, const MutantsOptions& options) 
   nlohmann::json table = nlohmann::json::array();
   std::size_t killed = 0;
   double left = options.seconds;
-  fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", "mutant", "bug", "stage", "cases", "shrunken repro");
+  fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", "mutant", "bug", "stage", "cases",
+             "shrunken repro");
   for (std::size_t i = 0; i < list.size(); ++i) {
     // What quick deaths leave of the budget goes to the stubborn ones.
     const double share = std::max(left, 0.0) / static_cast<double>(list.size() - i);
@@ -63,7 +66,9 @@ int mutants_command(const CommonOptions& common, const MutantsOptions& options) 
   }
   const std::size_t survived = list.size() - killed;
   json.set("mutants", table);
-  json.finish({{"command", "mutants"}, {"planted", list.size()}, {"killed", killed},
+  json.finish({{"command", "mutants"},
+               {"planted", list.size()},
+               {"killed", killed},
                {"survived", survived}});
   fmt::print("mutants: {} planted, {} killed, {} survived\n", list.size(), killed, survived);
   return survived == 0 ? 0 : 1;

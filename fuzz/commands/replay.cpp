@@ -12,7 +12,9 @@ namespace monoref {
 namespace {
 
 /// A line names a stage; anything else is a file.
-bool is_line(const std::string& target) { return target.find("stage=") != std::string::npos; }
+bool is_line(const std::string& target) {
+  return target.find("stage=") != std::string::npos;
+}
 
 void print_result(const CaseResult& result, bool quiet) {
   if (is_failure(result.verdict()) || result.verdict() == Verdict::kRefused) {

@@ -12,7 +12,8 @@ constexpr std::byte kGapPoison{0xC3};
 std::int32_t boundary_length(std::int64_t capacity, CounterRandom& random) {
   static constexpr std::int64_t kUnits[] = {16, 64, 128};
   const std::int64_t unit = kUnits[random.below(3)];
-  const std::int64_t multiple = unit * random.between(0, std::max<std::int64_t>(capacity / unit, 1));
+  const std::int64_t multiple =
+      unit * random.between(0, std::max<std::int64_t>(capacity / unit, 1));
   return static_cast<std::int32_t>(
       std::clamp<std::int64_t>(multiple + random.between(-1, 1), 0, capacity));
 }
@@ -57,7 +58,8 @@ std::vector<std::int32_t> make_block_ids(TableIds kind, std::int64_t count, std:
   switch (kind) {
     case TableIds::kShuffled:
       for (std::size_t i = ids.size(); i > 1; --i)
-        std::swap(ids[i - 1], ids[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+        std::swap(ids[i - 1],
+                  ids[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
       break;
     case TableIds::kDecreasing:
       std::reverse(ids.begin(), ids.end());
@@ -69,7 +71,8 @@ std::vector<std::int32_t> make_block_ids(TableIds kind, std::int64_t count, std:
       break;
     case TableIds::kLarge:
       for (std::size_t i = 0; i < ids.size(); ++i)
-        ids[i] = static_cast<std::int32_t>(limit - 1 - random.below(4) - static_cast<std::int64_t>(i));
+        ids[i] =
+            static_cast<std::int32_t>(limit - 1 - random.below(4) - static_cast<std::int64_t>(i));
       break;
   }
   return ids;
@@ -87,12 +90,18 @@ std::vector<std::int32_t> make_lengths(Lengths kind, std::int64_t requests, std:
   std::vector<std::int32_t> lengths;
   for (std::int64_t i = 0; i < requests; ++i) {
     switch (kind) {
-      case Lengths::kBoundary: lengths.push_back(boundary_length(capacity, random)); break;
-      case Lengths::kAllEmpty: lengths.push_back(0); break;
+      case Lengths::kBoundary:
+        lengths.push_back(boundary_length(capacity, random));
+        break;
+      case Lengths::kAllEmpty:
+        lengths.push_back(0);
+        break;
       case Lengths::kShort:
         lengths.push_back(static_cast<std::int32_t>(random.below(std::min(q_len, capacity) + 1)));
         break;
-      case Lengths::kFull: lengths.push_back(static_cast<std::int32_t>(capacity)); break;
+      case Lengths::kFull:
+        lengths.push_back(static_cast<std::int32_t>(capacity));
+        break;
       default:
         lengths.push_back(static_cast<std::int32_t>(
             random.between(std::min<std::int64_t>(1, capacity), capacity)));

@@ -14,8 +14,8 @@ enum class TableIds : std::uint8_t { kShuffled, kDecreasing, kAround2To16, kLarg
 Dimension table_ids_dimension();
 
 /// `count` block ids. Shuffled and decreasing ones are distinct; "around_2_16" holds pairs that
-/// differ only above bit 15, "large" ids just below `limit` (exclusive), which the stage sets so that
-/// its page arithmetic still fits.
+/// differ only above bit 15, "large" ids just below `limit` (exclusive), which the stage sets so
+/// that its page arithmetic still fits.
 std::vector<std::int32_t> make_block_ids(TableIds kind, std::int64_t count, std::int64_t limit,
                                          CounterRandom& random);
 
@@ -27,8 +27,8 @@ enum class Lengths : std::uint8_t {
   kMiddleEmpty,
   kLastEmpty,
   kAllEmpty,
-  kShort,       ///< shorter than q_len: the earliest rows lie before the request's start
-  kFull,        ///< exactly the capacity
+  kShort,  ///< shorter than q_len: the earliest rows lie before the request's start
+  kFull,   ///< exactly the capacity
 };
 Dimension lengths_dimension();
 std::vector<std::int32_t> make_lengths(Lengths kind, std::int64_t requests, std::int64_t capacity,

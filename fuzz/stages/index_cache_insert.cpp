@@ -33,8 +33,8 @@ struct CacheShape {
       const std::int64_t offset = block * block_stride;
       // The gap between neighbouring blocks is storage too, the padding of the cache, unless the
       // blocks were put far apart.
-      const bool neighbour = !far_apart && !made.extents.empty() &&
-                             made.span() - block_span + block_stride == offset;
+      const bool neighbour =
+          !far_apart && !made.extents.empty() && made.span() - block_span + block_stride == offset;
       if (neighbour)
         made.extents.back().count += block_stride;
       else
@@ -150,23 +150,23 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   const CacheShape shape = cache_shape(params);
   const DType type = kElementTypes[params["element"]];
   const std::int64_t keys = params["keys"];
-  const std::int64_t slot_count = drop ? std::max<std::int64_t>(keys + params["slots_minus_keys"], 0) : keys;
+  const std::int64_t slot_count =
+      drop ? std::max<std::int64_t>(keys + params["slots_minus_keys"], 0) : keys;
   CounterRandom slot_random(seed, "slot_mapping");
   CounterRandom key_random(seed, "index_k");
   CounterRandom cache_random(seed, "index_cache");
   const std::int64_t step = params["key_step"];
-  const Layout key_layout = Layout::strided(
-      {keys, shape.head_dim}, {shape.head_dim * step + params["key_gap"], step});
+  const Layout key_layout =
+      Layout::strided({keys, shape.head_dim}, {shape.head_dim * step + params["key_gap"], step});
   const std::string defect = applicable_defect(params, drop);
   Case item;
   item.scalars = {{"defect", defect}};
   item.inputs = {
       {"index_k", random_tensor(type, key_layout, key_random)},
       {"index_cache", random_tensor(type, shape.layout(), cache_random)},
-      {"slot_mapping",
-       strided_vector(params["int32_slots"] != 0 ? DType::kInt32 : DType::kInt64,
-                      make_slots(params, shape, slot_count, drop, slot_random),
-                      params["slot_stride"])}};
+      {"slot_mapping", strided_vector(params["int32_slots"] != 0 ? DType::kInt32 : DType::kInt64,
+                                      make_slots(params, shape, slot_count, drop, slot_random),
+                                      params["slot_stride"])}};
   plant_defect(item, defect, shape);
   return item;
 }
@@ -192,22 +192,26 @@ void launch_as(const Case& item, const Launcher& launcher, const char* kernel) {
   const Tensor& cache = item.input("index_cache");
   const Tensor& slots = item.input("slot_mapping");
   constexpr std::int64_t kThreads = 64;
-  const std::int64_t per_row = std::min<std::int64_t>(launcher.wave(), std::max<std::int64_t>(cache.dim(2), 1));
+  const std::int64_t per_row =
+      std::min<std::int64_t>(launcher.wave(), std::max<std::int64_t>(cache.dim(2), 1));
   const std::int64_t blocks = (keys.dim(0) * per_row + kThreads - 1) / kThreads;
-  launcher.run(kernel,
-               device::Grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, 1024)),
-                            .threads_x = kThreads},
-               launcher.address<const Element>("index_k"), keys.layout().strides[0],
-               keys.layout().strides[1], keys.dim(0), launcher.address<const Slot>("slot_mapping"),
-               slots.layout().strides[0], slots.dim(0), launcher.address<Element>("out.index_cache"),
-               cache.layout().strides[0], cache.layout().strides[1], cache.dim(0) * cache.dim(1),
-               static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)));
+  launcher.run(
+      kernel,
+      device::Grid{
+          .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, 1024)),
+          .threads_x = kThreads},
+      launcher.address<const Element>("index_k"), keys.layout().strides[0],
+      keys.layout().strides[1], keys.dim(0), launcher.address<const Slot>("slot_mapping"),
+      slots.layout().strides[0], slots.dim(0), launcher.address<Element>("out.index_cache"),
+      cache.layout().strides[0], cache.layout().strides[1], cache.dim(0) * cache.dim(1),
+      static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)));
 }
 
 template <class Element>
 void launch_sized(const Case& item, const Launcher& launcher, int bits) {
   const bool narrow = item.input("slot_mapping").type() == DType::kInt32;
-  const std::string kernel = fmt::format("monoref_index_cache_insert_b{}_s{}", bits, narrow ? 32 : 64);
+  const std::string kernel =
+      fmt::format("monoref_index_cache_insert_b{}_s{}", bits, narrow ? 32 : 64);
   if (narrow)
     launch_as<Element, std::int32_t>(item, launcher, kernel.c_str());
   else
@@ -216,9 +220,12 @@ void launch_sized(const Case& item, const Launcher& launcher, int bits) {
 
 void launch(const Case& item, const Launcher& launcher) {
   switch (item.input("index_cache").element_size()) {
-    case 1: return launch_sized<std::uint8_t>(item, launcher, 8);
-    case 2: return launch_sized<std::uint16_t>(item, launcher, 16);
-    default: return launch_sized<std::uint32_t>(item, launcher, 32);
+    case 1:
+      return launch_sized<std::uint8_t>(item, launcher, 8);
+    case 2:
+      return launch_sized<std::uint16_t>(item, launcher, 16);
+    default:
+      return launch_sized<std::uint32_t>(item, launcher, 32);
   }
 }
 
@@ -239,7 +246,8 @@ Case adopt(const Recording&, const RecordedCase& recorded) {
   item.inputs = {{"index_k", recorded.input("index_k")},
                  {"index_cache", recorded_cache(recorded.input("index_cache"), head_dim)},
                  {"slot_mapping", recorded.input("slot_mapping")}};
-  item.expected = {{"index_cache", recorded_cache(recorded.output("index_cache"), head_dim), std::nullopt}};
+  item.expected = {
+      {"index_cache", recorded_cache(recorded.output("index_cache"), head_dim), std::nullopt}};
   return item;
 }
 
@@ -261,7 +269,8 @@ std::optional<std::string> only_named_slots_change(const Case& item, const Outpu
   const auto size = static_cast<std::int64_t>(before.element_size());
   const auto values = slot_values(item);
   std::set<std::int64_t> owned;  // element offsets
-  for (std::int64_t row = 0; row < std::min<std::int64_t>(keys.dim(0), static_cast<std::int64_t>(values.size())); ++row) {
+  for (std::int64_t row = 0;
+       row < std::min<std::int64_t>(keys.dim(0), static_cast<std::int64_t>(values.size())); ++row) {
     const std::int64_t slot = values[static_cast<std::size_t>(row)];
     if (slot < 0 || slot >= before.dim(0) * before.dim(1)) continue;
     for (std::int64_t dim = 0; dim < before.dim(2); ++dim) {
@@ -269,13 +278,15 @@ std::optional<std::string> only_named_slots_change(const Case& item, const Outpu
                               slot % before.dim(1) * before.layout().strides[1] + dim;
       const std::int64_t from = row * keys.layout().strides[0] + dim * keys.layout().strides[1];
       owned.insert(to);
-      if (std::memcmp(after.base() + to * size, keys.base() + from * size, static_cast<std::size_t>(size)) != 0)
+      if (std::memcmp(after.base() + to * size, keys.base() + from * size,
+                      static_cast<std::size_t>(size)) != 0)
         return fmt::format("row {} is not in slot {} at dim {}", row, slot, dim);
     }
   }
   for (const Extent& extent : before.layout().extents)
     for (std::int64_t i = extent.offset; i < extent.offset + extent.count; ++i)
-      if (!owned.contains(i) && std::memcmp(after.base() + i * size, before.base() + i * size, static_cast<std::size_t>(size)) != 0)
+      if (!owned.contains(i) && std::memcmp(after.base() + i * size, before.base() + i * size,
+                                            static_cast<std::size_t>(size)) != 0)
         return fmt::format("element {} of the cache changed, no slot names it", i);
   return std::nullopt;
 }
@@ -284,7 +295,8 @@ std::optional<std::string> order_does_not_matter(const Case& item, const Outputs
                                                  const Evaluate& evaluate) {
   const auto values = slot_values(item);
   const Tensor& keys = item.input("index_k");
-  if (static_cast<std::int64_t>(values.size()) != keys.dim(0) || values.empty()) return std::nullopt;
+  if (static_cast<std::int64_t>(values.size()) != keys.dim(0) || values.empty())
+    return std::nullopt;
   std::vector<std::int64_t> order(values.size());
   std::iota(order.rbegin(), order.rend(), std::int64_t{0});
   Case other = item;
@@ -311,7 +323,8 @@ Stage index_cache_insert_stage() {
       {"blocks", 1, 0, 4, {1, 2}, {}, "blocks of the cache"},
       {"block_size", 1, 1, 16, {1, 16, 64, 128}, {}, "tokens a block"},
       {"head_dim", 1, 0, 40, {1, 16, 33, 40, 64, 96, 128, 132}, {}, "elements of a key"},
-      Dimension::choice("element", {"uint8", "float8_e4m3fn", "bfloat16", "float32"}, "element type"),
+      Dimension::choice("element", {"uint8", "float8_e4m3fn", "bfloat16", "float32"},
+                        "element type"),
       {"key_gap", 0, 0, 8, {0, 4, 16}, {}, "elements between key rows"},
       {"key_step", 1, 1, 2, {}, {}, "stride of a key's elements"},
       {"token_gap", 0, 0, 8, {0, 4, 16}, {}, "elements between tokens of the cache"},
@@ -319,10 +332,15 @@ Stage index_cache_insert_stage() {
       Dimension::choice("spread", {"near", "far_apart", "many_blocks"}, "where the blocks lie"),
       {"int32_slots", 0, 0, 1, {}, {}, "slots of 32 bits"},
       {"slot_stride", 1, 1, 3, {}, {}, "stride of the slots"},
-      Dimension::choice("slots",
-                        {"live", "padding_first", "padding_last", "padding_between", "padding", "beyond"},
-                        "what the slots are"),
-      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
+      Dimension::choice(
+          "slots",
+          {"live", "padding_first", "padding_last", "padding_between", "padding", "beyond"},
+          "what the slots are"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
        {"none", "slot_beyond_cache", "repeated_slot", "slot_count", "head_dim", "element_type"},
        "a fault of the input that must be refused"},
   };
@@ -336,6 +354,26 @@ Stage index_cache_insert_stage() {
       {"whole_storage", "live rows are stored in their slots and nothing else changes",
        only_named_slots_change},
       {"row_independence", "the order of the rows does not matter", order_does_not_matter},
+  };
+  stage.mutants = {
+      {"insert_negative_slot_written", "P11", "slot -1 writes below the base of the cache"},
+      {"insert_negative_slot_wraps", "P10", "slot -1 writes the last slot"},
+      {"insert_capacity_off_by_one", "P14", "slot == capacity is written"},
+      {"insert_rows_beyond_slots", "P13", "loop bound from the key rows"},
+      {"insert_slots_beyond_rows", "P13", "loop bound from the slots"},
+      {"insert_slot_low_32_bits", "O07", "only the low 32 bits of a slot count"},
+      {"insert_offset_31_bits", "O02", "cache offset in 31 bits"},
+      {"insert_block_16_bits", "O01", "block id cut to 16 bits"},
+      {"insert_block_stride_ignored", "P03", "blocks taken to be as far apart as they are large"},
+      {"insert_token_stride_ignored", "P06", "tokens taken to be as far apart as they are wide"},
+      {"insert_key_stride_ignored", "N01", "key rows taken to be as far apart as they are wide"},
+      {"insert_dim_stride_ignored", "N01", "key elements taken to be contiguous"},
+      {"insert_key_in_16_bytes", "P06", "key rows start at a multiple of 16 bytes"},
+      {"insert_slot_stride_ignored", "T05", "slots read as if contiguous"},
+      {"insert_tiled_rows", "P07", "keys stored as 16x16 tiles"},
+      {"insert_partial_unit_dropped", "own",
+       "elements behind the last whole 16-byte unit not copied"},
+      {"insert_last_row_dropped", "own", "last key row not stored"},
   };
   return stage;
 }

@@ -23,9 +23,11 @@ KvPageShape shape_of(const Case& item) {
 
 std::int64_t make_slot(std::string_view kind, std::int64_t blocks, CounterRandom& random) {
   const std::int64_t capacity = blocks * kBlock;
-  if (kind == "padding" || random.once_in(10)) return random.once_in(3) ? -random.between(1, 400) : -1;
+  if (kind == "padding" || random.once_in(10))
+    return random.once_in(3) ? -random.between(1, 400) : -1;
   if (kind == "boundaries")
-    return std::clamp<std::int64_t>(16 * random.between(0, capacity / 16) + random.between(-1, 1), 0, capacity - 1);
+    return std::clamp<std::int64_t>(16 * random.between(0, capacity / 16) + random.between(-1, 1),
+                                    0, capacity - 1);
   if (kind == "last_block") return capacity - 1 - random.below(kBlock);
   return random.below(capacity);
 }
@@ -40,11 +42,12 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   const std::string defect(slots.empty() ? "none" : params.word("defect"));
   if (defect == "slot_beyond_cache") slots.back() = params["blocks"] * kBlock;
   Case item;
-  item.scalars = {{"blocks", params["blocks"]},
-                  {"kv_heads", params["kv_heads"]},
-                  {"head_dim", defect == "head_dim_not_whole" ? unit + 1 : params["head_units"] * unit},
-                  {"element_size", element_size},
-                  {"defect", defect}};
+  item.scalars = {
+      {"blocks", params["blocks"]},
+      {"kv_heads", params["kv_heads"]},
+      {"head_dim", defect == "head_dim_not_whole" ? unit + 1 : params["head_units"] * unit},
+      {"element_size", element_size},
+      {"defect", defect}};
   item.inputs = {{"slot_mapping", strided_vector(DType::kInt64, slots, params["slot_stride"])}};
   return item;
 }
@@ -77,15 +80,17 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Tensor& slots = item.input("slot_mapping");
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(slots.dim(0), 1, 65535)),
-                          .threads_x = 64};
-  launcher.run("monoref_kv_page_address", grid, launcher.address<const std::int64_t>("slot_mapping"),
-               slots.layout().strides[0], launcher.address<std::int64_t>("out.k_offset"),
-               launcher.address<std::int64_t>("out.v_offset"), slots.dim(0),
-               static_cast<std::int32_t>(item.integer("kv_heads")),
-               static_cast<std::int32_t>(item.integer("head_dim")),
-               static_cast<std::int32_t>(item.integer("element_size")),
-               static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1));
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(slots.dim(0), 1, 65535)),
+      .threads_x = 64};
+  launcher.run(
+      "monoref_kv_page_address", grid, launcher.address<const std::int64_t>("slot_mapping"),
+      slots.layout().strides[0], launcher.address<std::int64_t>("out.k_offset"),
+      launcher.address<std::int64_t>("out.v_offset"), slots.dim(0),
+      static_cast<std::int32_t>(item.integer("kv_heads")),
+      static_cast<std::int32_t>(item.integer("head_dim")),
+      static_cast<std::int32_t>(item.integer("element_size")),
+      static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1));
 }
 
 /// Different elements of different live slots never share a byte, K and V in one buffer included.
@@ -105,8 +110,9 @@ std::optional<std::string> addresses_are_injective(const Case& item, const Outpu
           const std::tuple place{is_v, slots(row), head, dim};
           const auto [at, fresh] = owners.emplace(offset, place);
           if (!fresh && at->second != place)
-            return fmt::format("two elements lie at byte {}; one of them is {} slot {}, head {}, dim {}",
-                               offset, is_v ? "V" : "K", slots(row), head, dim);
+            return fmt::format(
+                "two elements lie at byte {}; one of them is {} slot {}, head {}, dim {}", offset,
+                is_v ? "V" : "K", slots(row), head, dim);
           if (offset < 0 || offset % item.integer("element_size") != 0)
             return fmt::format("byte {} cannot hold an element", offset);
         }
@@ -152,7 +158,11 @@ Stage kv_page_address_stage() {
       {"bf16", 0, 0, 1, {}, {}, "elements of two bytes instead of one"},
       Dimension::choice("slots", {"ordinary", "boundaries", "last_block", "padding"},
                         "what the slots are"),
-      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
        {"none", "slot_beyond_cache", "head_dim_not_whole"},
        "a fault of the input that must be refused"},
   };
@@ -163,6 +173,18 @@ Stage kv_page_address_stage() {
   stage.properties = {
       {"injectivity", "different elements have different bytes", addresses_are_injective},
       {"bijection", "the offset, taken apart, names its slot, head and dim", addresses_decode},
+  };
+  stage.mutants = {
+      {"address_v_view_start", "P16", "V view starts at the buffer instead of 8 pages later"},
+      {"address_pages_of_one_side", "P05", "8 pages a block for packed sides"},
+      {"address_v_as_k", "P07", "V laid out as K"},
+      {"address_run_of_8", "own", "unit of 8 elements for FP8"},
+      {"address_page_16_bits", "O01", "page id cut to 16 bits"},
+      {"address_32_bits", "O07", "offset in 32 bits"},
+      {"address_negative_slot", "P11", "slot -1 gets an address"},
+      {"address_slot_rebased_twice", "own", "slot rebased before it is used"},
+      {"address_heads_as_dims", "S22", "heads and dims exchanged"},
+      {"address_elements_as_bytes", "own", "element offset taken for a byte offset"},
   };
   return stage;
 }

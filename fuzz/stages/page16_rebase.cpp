@@ -17,7 +17,8 @@ std::vector<std::int64_t> make_slots(std::string_view kind, std::int64_t count,
     if (kind == "boundaries") slot = 128 * random.between(0, 6) + random.between(-1, 1);
     if (kind == "around_2_31") slot = (std::int64_t{1} << 31) + random.between(-300, 300);
     if (kind == "huge") slot = (std::int64_t{1} << 60) + random.between(-300, 300);
-    if (kind == "padding" || random.once_in(8)) slot = random.once_in(4) ? -random.between(1, 300) : -1;
+    if (kind == "padding" || random.once_in(8))
+      slot = random.once_in(4) ? -random.between(1, 300) : -1;
     slots.push_back(slot);
   }
   return slots;
@@ -28,8 +29,8 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom slot_random(seed, "slot_mapping");
   const std::int64_t rows = params["rows"];
   const std::int64_t width = params["width"];
-  auto table = make_block_ids(static_cast<TableIds>(params["table_ids"]), rows * width,
-                              INT32_MAX / 2, ids);
+  auto table =
+      make_block_ids(static_cast<TableIds>(params["table_ids"]), rows * width, INT32_MAX / 2, ids);
   for (auto& id : table)
     if (ids.once_in(6)) id = -1;
   // Only a product with two sides can overflow.
@@ -42,13 +43,17 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   if (overflow) {
     table.resize(std::max<std::size_t>(table.size(), 1));
     table.back() = 1 << 30;
-    item.inputs = {{"block_table", padded_rows(DType::kInt32, 1, static_cast<std::int64_t>(table.size()), 0, table)}};
+    item.inputs = {{"block_table", padded_rows(DType::kInt32, 1,
+                                               static_cast<std::int64_t>(table.size()), 0, table)}};
   } else {
-    item.inputs = {{"block_table", padded_rows(DType::kInt32, rows, width, params["table_row_gap"], table)}};
+    item.inputs = {
+        {"block_table", padded_rows(DType::kInt32, rows, width, params["table_row_gap"], table)}};
   }
-  item.inputs.push_back({"slot_mapping",
-                         strided_vector(DType::kInt64, make_slots(params.word("slots"), params["slot_count"], slot_random),
-                                        params["slot_stride"])});
+  item.inputs.push_back(
+      {"slot_mapping",
+       strided_vector(DType::kInt64,
+                      make_slots(params.word("slots"), params["slot_count"], slot_random),
+                      params["slot_stride"])});
   return item;
 }
 
@@ -57,22 +62,28 @@ Page16RebaseInput table_input(const Case& item) {
 }
 
 Page16RebaseSlotsInput slots_input(const Case& item) {
-  return {item.input("slot_mapping").view<std::int64_t, 1>(), page16_sides(item.contract.kv_layout), 128};
+  return {item.input("slot_mapping").view<std::int64_t, 1>(), page16_sides(item.contract.kv_layout),
+          128};
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const auto dims = page16_rebase_shape(table_input(item));
   std::vector<OutputSpec> specs{
-      {"block_table", DType::kInt32,
+      {"block_table",
+       DType::kInt32,
        Layout::strided({dims[0], dims[1]}, {dims[1] + item.integer_or("out_row_gap", 0), 1}),
-       {"row", "column"}, ""}};
+       {"row", "column"},
+       ""}};
   if (item.integer_or("in_place", 0) != 0) {
     specs[0].starts_as = "block_table";
     specs[0].layout = item.input("block_table").layout();
   }
   if (item.find_input("slot_mapping") != nullptr)
-    specs.push_back({"slot_mapping", DType::kInt64,
-                     Layout::dense({page16_rebase_slots_shape(slots_input(item))[0]}), {"row"}, ""});
+    specs.push_back({"slot_mapping",
+                     DType::kInt64,
+                     Layout::dense({page16_rebase_slots_shape(slots_input(item))[0]}),
+                     {"row"},
+                     ""});
   return specs;
 }
 
@@ -84,24 +95,26 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Tensor& table = item.input("block_table");
-  const auto sides = static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1);
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(table.dim(0), 1, 65535)),
-                          .threads_x = 64};
+  const auto sides =
+      static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1);
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(table.dim(0), 1, 65535)),
+      .threads_x = 64};
   auto* rebased = launcher.address<std::int32_t>("out.block_table");
   const bool in_place = !launcher.has("block_table");
   const std::int32_t* source =
       in_place ? rebased : launcher.address<const std::int32_t>("block_table");
-  launcher.run("monoref_page16_rebase_table", grid, source, table.layout().strides[0], rebased,
-               in_place ? table.layout().strides[0]
-                        : table.dim(1) + item.integer_or("out_row_gap", 0),
-               table.dim(0),
-               static_cast<std::int32_t>(table.dim(1)), sides);
+  launcher.run(
+      "monoref_page16_rebase_table", grid, source, table.layout().strides[0], rebased,
+      in_place ? table.layout().strides[0] : table.dim(1) + item.integer_or("out_row_gap", 0),
+      table.dim(0), static_cast<std::int32_t>(table.dim(1)), sides);
   const Tensor* slots = item.find_input("slot_mapping");
   if (slots == nullptr) return;
-  const device::Grid one{.blocks_x = static_cast<std::uint32_t>((slots->dim(0) + 63) / 64 + 1), .threads_x = 64};
-  launcher.run("monoref_page16_rebase_slots", one, launcher.address<const std::int64_t>("slot_mapping"),
-               slots->layout().strides[0], launcher.address<std::int64_t>("out.slot_mapping"),
-               slots->dim(0), sides);
+  const device::Grid one{.blocks_x = static_cast<std::uint32_t>((slots->dim(0) + 63) / 64 + 1),
+                         .threads_x = 64};
+  launcher.run("monoref_page16_rebase_slots", one,
+               launcher.address<const std::int64_t>("slot_mapping"), slots->layout().strides[0],
+               launcher.address<std::int64_t>("out.slot_mapping"), slots->dim(0), sides);
 }
 
 Case adopt(const Recording&, const RecordedCase& recorded) {
@@ -146,7 +159,12 @@ Stage page16_rebase_stage() {
       Dimension::choice("slots", {"ordinary", "boundaries", "padding", "around_2_31", "huge"},
                         "what the slots are"),
       table_ids_dimension(),
-      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, {"none", "id_overflow"},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+       {"none", "id_overflow"},
        "a fault of the input that must be refused"},
   };
   stage.build = build;
@@ -155,8 +173,24 @@ Stage page16_rebase_stage() {
   stage.launch = launch;
   stage.recordings = {"page16_rebase"};
   stage.adopt = adopt;
-  stage.properties = {{"slots_keep_their_block", "a rebased slot is the same token of the same block",
+  stage.properties = {{"slots_keep_their_block",
+                       "a rebased slot is the same token of the same block",
                        slots_keep_their_block}};
+  stage.mutants = {
+      {"rebase_block_not_rebased", "P05", "ids copied without the factor"},
+      {"rebase_negative_block_kept", "own", "negative ids keep their value"},
+      {"rebase_block_16_bits", "O01", "block id cut to 16 bits"},
+      {"rebase_negative_slot_rebased", "P10", "slot -1 treated as a slot"},
+      {"rebase_slot_by_page", "S09", "slots rebased by the page of 16 instead of the block of 128"},
+      {"rebase_slot_twice", "own", "slots rebased twice"},
+      {"rebase_slot_32_bits", "O07", "slots computed in 32 bits"},
+      {"rebase_source_stride_ignored", "T08",
+       "source rows taken to be as far apart as they are wide"},
+      {"rebase_destination_stride_ignored", "T08",
+       "destination rows taken to be as far apart as they are wide"},
+      {"rebase_last_column_dropped", "T08", "last table column not written"},
+      {"rebase_slot_stride_ignored", "T05", "slots read as if contiguous"},
+  };
   return stage;
 }
 

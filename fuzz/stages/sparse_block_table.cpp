@@ -14,7 +14,9 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kPagesPerBlock = 8;
 
-bool is_prefill(const Case& item) { return item.word("phase") == "prefill"; }
+bool is_prefill(const Case& item) {
+  return item.word("phase") == "prefill";
+}
 
 /// Rows of queries, each with the request it belongs to and its position there.
 struct Queries {
@@ -46,8 +48,8 @@ Queries prefill_queries(const std::vector<std::int32_t>& lengths, std::int64_t r
   return queries;
 }
 
-/// One row of selected ids, as the named kind of selector leaves it. `blocks` is what the row may see,
-/// `capacity` what its request's table row can resolve.
+/// One row of selected ids, as the named kind of selector leaves it. `blocks` is what the row may
+/// see, `capacity` what its request's table row can resolve.
 std::vector<std::int32_t> selection(std::string_view kind, std::int64_t topk, std::int64_t blocks,
                                     std::int64_t capacity, CounterRandom& random) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(topk), -1);
@@ -72,19 +74,23 @@ std::vector<std::int32_t> selection(std::string_view kind, std::int64_t topk, st
                                                   std::max<std::int64_t>(blocks - 3, 0))
                       : 0;
   } else if (kind == "repeated_tail") {
-    for (auto& id : ids) id = static_cast<std::int32_t>(random.once_in(2) ? blocks - 1 : random.below(blocks + 1));
+    for (auto& id : ids)
+      id = static_cast<std::int32_t>(random.once_in(2) ? blocks - 1 : random.below(blocks + 1));
   } else if (kind == "holes") {
     for (std::size_t i = 0, next = 0; i < ids.size(); ++i)
       if (!random.once_in(3) && next < pool.size()) ids[i] = pool[next++];
   } else if (kind == "future") {
-    for (auto& id : ids) id = static_cast<std::int32_t>(random.below(std::max<std::int64_t>(capacity, 1) + 2));
+    for (auto& id : ids)
+      id = static_cast<std::int32_t>(random.below(std::max<std::int64_t>(capacity, 1) + 2));
   } else if (kind == "out_of_range") {
     static constexpr std::int32_t kOdd[] = {-1, -2, INT32_MIN, INT32_MAX, 65536, 1 << 24};
     for (auto& id : ids)
-      id = random.once_in(2) ? kOdd[random.below(6)]
-                             : static_cast<std::int32_t>(random.below(std::max<std::int64_t>(blocks, 1)));
+      id = random.once_in(2)
+               ? kOdd[random.below(6)]
+               : static_cast<std::int32_t>(random.below(std::max<std::int64_t>(blocks, 1)));
   } else if (kind == "stale") {  // what an earlier, longer step left there
-    for (auto& id : ids) id = static_cast<std::int32_t>(random.below(std::max<std::int64_t>(capacity, 1)));
+    for (auto& id : ids)
+      id = static_cast<std::int32_t>(random.below(std::max<std::int64_t>(capacity, 1)));
   }
   return ids;  // "none": all -1
 }
@@ -114,14 +120,16 @@ void plant_defect(Case& item, std::string_view defect) {
   if (defect == "heads_not_1") {
     for (NamedTensor& input : item.inputs)
       if (input.name == "topk_idx")
-        input.tensor = Tensor(DType::kInt32, Layout::dense({2, input.tensor.dim(1), input.tensor.dim(2)}));
+        input.tensor =
+            Tensor(DType::kInt32, Layout::dense({2, input.tensor.dim(1), input.tensor.dim(2)}));
   } else if (defect == "page_stride_7") {
     for (NamedScalar& scalar : item.scalars)
       if (scalar.name == "block_page_stride") scalar.value = std::int64_t{7};
   } else if (defect == "rows_do_not_match") {
     for (NamedTensor& input : item.inputs)
       if (input.name == "topk_idx")
-        input.tensor = Tensor(DType::kInt32, Layout::dense({1, input.tensor.dim(1) + 1, input.tensor.dim(2)}));
+        input.tensor =
+            Tensor(DType::kInt32, Layout::dense({1, input.tensor.dim(1) + 1, input.tensor.dim(2)}));
   }
 }
 
@@ -136,9 +144,9 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   CounterRandom query_random(seed, "queries");
   CounterRandom id_random(seed, "topk_idx");
   CounterRandom table_random(seed, "block_table");
-  const auto lengths = make_lengths(static_cast<Lengths>(params["lengths"]), requests,
-                                    params["blocks"] * kBlock - params["short_of_capacity"], q_len,
-                                    length_random);
+  const auto lengths =
+      make_lengths(static_cast<Lengths>(params["lengths"]), requests,
+                   params["blocks"] * kBlock - params["short_of_capacity"], q_len, length_random);
   const Queries queries = prefill ? prefill_queries(lengths, params["queries"], query_random)
                                   : decode_queries(lengths, q_len);
   const auto rows = static_cast<std::int64_t>(queries.request.size());
@@ -159,14 +167,18 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
                   {"decode_query_len", q_len},
                   {"out_row_gap", params["out_row_gap"]},
                   {"defect", std::string(defect)}};
-  item.inputs = {{"topk_idx", topk_tensor(ids, rows, topk, params["topk_row_gap"], params["topk_step"])},
-                 {"block_table", padded_rows(DType::kInt32, requests, width,
-                                             params["table_row_gap"], table)}};
+  item.inputs = {
+      {"topk_idx", topk_tensor(ids, rows, topk, params["topk_row_gap"], params["topk_step"])},
+      {"block_table", padded_rows(DType::kInt32, requests, width, params["table_row_gap"], table)}};
   if (prefill) {
-    item.inputs.push_back({"query_req_id", strided_vector(DType::kInt32, queries.request, params["vector_step"])});
-    item.inputs.push_back({"query_abs_pos", strided_vector(DType::kInt32, queries.position, params["vector_step"])});
+    item.inputs.push_back(
+        {"query_req_id", strided_vector(DType::kInt32, queries.request, params["vector_step"])});
+    item.inputs.push_back(
+        {"query_abs_pos", strided_vector(DType::kInt32, queries.position, params["vector_step"])});
   } else {
-    item.inputs.push_back({"seq_lens", strided_vector(DType::kInt32, {lengths.begin(), lengths.end()}, params["vector_step"])});
+    item.inputs.push_back(
+        {"seq_lens",
+         strided_vector(DType::kInt32, {lengths.begin(), lengths.end()}, params["vector_step"])});
   }
   plant_defect(item, defect);
   return item;
@@ -175,15 +187,19 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
 SparseBlockTableDecodeInput decode_input(const Case& item) {
   return {item.input("topk_idx").view<std::int32_t, 3>(),
           item.input("block_table").view<std::int32_t, 2>(),
-          item.input("seq_lens").view<std::int32_t, 1>(), item.integer("decode_query_len"),
-          item.integer("block_page_stride"), {}};
+          item.input("seq_lens").view<std::int32_t, 1>(),
+          item.integer("decode_query_len"),
+          item.integer("block_page_stride"),
+          {}};
 }
 
 SparseBlockTablePrefillInput prefill_input(const Case& item) {
   return {item.input("topk_idx").view<std::int32_t, 3>(),
           item.input("block_table").view<std::int32_t, 2>(),
           item.input("query_req_id").view<std::int32_t, 1>(),
-          item.input("query_abs_pos").view<std::int32_t, 1>(), item.integer("block_page_stride"), {}};
+          item.input("query_abs_pos").view<std::int32_t, 1>(),
+          item.integer("block_page_stride"),
+          {}};
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
@@ -191,12 +207,17 @@ std::vector<OutputSpec> outputs(const Case& item) {
                                           ? sparse_block_table_prefill_shape(prefill_input(item))
                                           : sparse_block_table_decode_shape(decode_input(item));
   const std::int64_t columns = shape.sparse_block_table[1];
-  return {{"sparse_block_table", DType::kInt32,
+  return {{"sparse_block_table",
+           DType::kInt32,
            Layout::strided({shape.sparse_block_table[0], columns},
                            {columns + item.integer_or("out_row_gap", 0), 1}),
-           {"row", "column"}, ""},
-          {"sparse_context_lens", DType::kInt32, Layout::dense({shape.sparse_context_lens[0]}),
-           {"row"}, ""}};
+           {"row", "column"},
+           ""},
+          {"sparse_context_lens",
+           DType::kInt32,
+           Layout::dense({shape.sparse_context_lens[0]}),
+           {"row"},
+           ""}};
 }
 
 void reference(const Case& item, Outputs& out) {
@@ -214,9 +235,9 @@ void launch(const Case& item, const Launcher& launcher) {
   const Tensor& table = item.input("block_table");
   const std::int64_t rows = topk.dim(1);
   const std::int64_t waves = kThreads / launcher.wave();
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(
-                              std::max<std::int64_t>((rows + waves - 1) / waves, 1)),
-                          .threads_x = kThreads};
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::max<std::int64_t>((rows + waves - 1) / waves, 1)),
+      .threads_x = kThreads};
   const auto k = static_cast<std::int32_t>(topk.dim(2));
   const auto width = static_cast<std::int32_t>(table.dim(1));
   const auto page_stride = static_cast<std::int32_t>(item.integer("block_page_stride"));
@@ -282,10 +303,12 @@ Case as_prefill(const Case& item, const std::vector<std::int64_t>& rows) {
   Case other = item;
   other.scalars = {{"phase", std::string("prefill")},
                    {"block_page_stride", item.integer("block_page_stride")}};
-  other.inputs = {{"topk_idx", Tensor::of(DType::kInt32, {1, static_cast<std::int64_t>(rows.size()), topk.dim(2)}, selected)},
-                  {"block_table", item.input("block_table")},
-                  {"query_req_id", strided_vector(DType::kInt32, requests, 1)},
-                  {"query_abs_pos", strided_vector(DType::kInt32, positions, 1)}};
+  other.inputs = {
+      {"topk_idx", Tensor::of(DType::kInt32,
+                              {1, static_cast<std::int64_t>(rows.size()), topk.dim(2)}, selected)},
+      {"block_table", item.input("block_table")},
+      {"query_req_id", strided_vector(DType::kInt32, requests, 1)},
+      {"query_abs_pos", strided_vector(DType::kInt32, positions, 1)}};
   return other;
 }
 
@@ -297,7 +320,8 @@ std::optional<std::string> rows_are_independent(const Case& item, const Outputs&
   const Outputs other = evaluate(as_prefill(item, order));
   for (std::size_t at = 0; at < order.size(); ++at)
     for (const char* name : {"sparse_block_table", "sparse_context_lens"})
-      if (!same_row(output(out, name), order[at], output(other, name), static_cast<std::int64_t>(at)))
+      if (!same_row(output(out, name), order[at], output(other, name),
+                    static_cast<std::int64_t>(at)))
         return fmt::format("row {} of {} changes when the rows are reversed", order[at], name);
   return std::nullopt;
 }
@@ -326,7 +350,8 @@ std::optional<std::string> unselected_columns_do_not_matter(const Case& item, co
   for (const char* name : {"sparse_block_table", "sparse_context_lens"})
     for (std::int64_t row = 0; row < topk.dim(1); ++row)
       if (!same_row(output(out, name), row, output(other, name), row))
-        return fmt::format("row {} of {} depends on a table entry that no valid id names", row, name);
+        return fmt::format("row {} of {} depends on a table entry that no valid id names", row,
+                           name);
   return std::nullopt;
 }
 
@@ -383,7 +408,11 @@ Stage sparse_block_table_stage() {
                         "what the selector left in a row"),
       lengths_dimension(),
       table_ids_dimension(),
-      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
        {"none", "heads_not_1", "page_stride_7", "rows_do_not_match"},
        "a fault of the input that must be refused"},
   };
@@ -400,6 +429,36 @@ Stage sparse_block_table_stage() {
       {"context_counts_tokens",
        "a row's context is the number of its tokens, at most the causal length unless ids repeat",
        context_counts_tokens},
+  };
+  stage.mutants = {
+      {"sparse_table_no_empty_row_guard", "S01", "a row without tokens keeps its stale selection"},
+      {"sparse_table_fill_power_of_two", "S02",
+       "zero fill to the next power of two overruns the row"},
+      {"sparse_table_future_block_full", "S03", "a block beyond the causal limit counts as full"},
+      {"sparse_table_topk_row_stride_ignored", "S04", "rows of the selection read as if dense"},
+      {"sparse_table_id_stride_ignored", "S04", "ids of a row read as if dense"},
+      {"sparse_table_req_id_stride_ignored", "T05", "request ids read as if contiguous"},
+      {"sparse_table_self_from_length", "own", "own block from the length instead of the position"},
+      {"sparse_table_full_tail_empty", "own", "a tail of 128 tokens counts 0"},
+      {"sparse_table_invalid_id_as_column_0", "own", "id -1 reads table column 0"},
+      {"sparse_table_second_tail_full", "own", "a repeated tail counts as a full block"},
+      {"sparse_table_not_compacted", "own", "full blocks keep the holes between them"},
+      {"sparse_table_tail_in_place", "own", "the tail stays where it was selected"},
+      {"sparse_table_order_reversed", "own", "full blocks in reversed order"},
+      {"sparse_table_context_not_capped", "S03",
+       "context without a tail may exceed the causal length"},
+      {"sparse_table_context_at_least_1", "own", "a row without tokens has context 1"},
+      {"sparse_table_stale_columns", "D04", "unused columns are not zeroed"},
+      {"sparse_table_page_stride_8", "P05", "page stride 8 for packed sides"},
+      {"sparse_table_block_16_bits", "O01", "block id cut to 16 bits"},
+      {"sparse_table_source_stride_ignored", "T08",
+       "source rows taken to be as far apart as they are wide"},
+      {"sparse_table_destination_stride_ignored", "T08",
+       "destination rows taken to be as far apart as they are wide"},
+      {"sparse_table_request_modulo", "T03", "a row belongs to request row mod requests"},
+      {"sparse_table_table_row_of_query", "T01", "table row of the query instead of the request"},
+      {"sparse_table_position_off_by_one", "T12", "every position one short"},
+      {"sparse_table_last_query_position", "T11", "every query stands at the last position"},
   };
   return stage;
 }

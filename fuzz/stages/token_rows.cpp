@@ -41,8 +41,8 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   std::vector<std::int64_t> seq_lens;
   for (std::int64_t row = 0; row < rows; ++row)
     seq_lens.push_back(row < requests ? length_of(params.word("lengths"), q, lengths) : 0);
-  const auto table = make_block_ids(static_cast<TableIds>(params["table_ids"]), rows * width,
-                                    INT32_MAX, ids);
+  const auto table =
+      make_block_ids(static_cast<TableIds>(params["table_ids"]), rows * width, INT32_MAX, ids);
   const std::string defect = applicable_defect(params);
   if (defect == "length_below_int32") seq_lens[0] = INT32_MIN;
   // A step's tokens need not fill the last request; such rows do not exist.
@@ -66,10 +66,12 @@ TokenRowsInput input_of(const Case& item) {
 std::vector<OutputSpec> outputs(const Case& item) {
   const TokenRowsShape shape = token_rows_shape(input_of(item));
   const std::int64_t gap = item.integer_or("out_row_gap", 0);
-  return {{"block_table", DType::kInt32,
+  return {{"block_table",
+           DType::kInt32,
            Layout::strided({shape.block_table[0], shape.block_table[1]},
                            {shape.block_table[1] + gap, 1}),
-           {"row", "column"}, ""},
+           {"row", "column"},
+           ""},
           {"seq_lens", DType::kInt32, Layout::dense({shape.seq_lens[0]}), {"row"}, ""}};
 }
 
@@ -91,8 +93,8 @@ void launch(const Case& item, const Launcher& launcher) {
   launcher.run("monoref_token_rows", grid, launcher.address<const std::int32_t>("block_table"),
                table.layout().strides[0], launcher.address<const std::int32_t>("seq_lens"),
                lengths.layout().strides[0], launcher.address<std::int32_t>("out.block_table"),
-               table.dim(1) + gap, launcher.address<std::int32_t>("out.seq_lens"), rows, length_rows,
-               static_cast<std::int32_t>(table.dim(1)), static_cast<std::int32_t>(q));
+               table.dim(1) + gap, launcher.address<std::int32_t>("out.seq_lens"), rows,
+               length_rows, static_cast<std::int32_t>(table.dim(1)), static_cast<std::int32_t>(q));
 }
 
 Case adopt(const Recording&, const RecordedCase& recorded) {
@@ -167,7 +169,11 @@ Stage token_rows_stage() {
       {"seq_lens_stride", 1, 1, 3, {}, {}, "stride of the lengths"},
       token_lengths_dimension(),
       table_ids_dimension(),
-      {"defect", 0, 0, 0, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
        {"none", "missing_requests", "length_below_int32", "q_len_zero"},
        "a fault of the input that must be refused"},
   };
@@ -181,6 +187,23 @@ Stage token_rows_stage() {
       {"row_independence", "reversing the batch permutes the rows and changes nothing else",
        rows_are_independent},
       {"lengths_count_up", "lengths of a request's rows grow by one", lengths_count_up},
+  };
+  stage.mutants = {
+      {"token_rows_request_modulo", "T03", "a row belongs to request row mod requests"},
+      {"token_rows_length_off_by_one", "T12", "every length one short"},
+      {"token_rows_lengths_reversed", "own",
+       "the first token of a request gets the longest length"},
+      {"token_rows_length_clamped", "T02", "negative lengths become 0"},
+      {"token_rows_source_stride_ignored", "T08",
+       "source rows taken to be as far apart as they are wide"},
+      {"token_rows_destination_stride_ignored", "T08",
+       "destination rows taken to be as far apart as they are wide"},
+      {"token_rows_length_stride_ignored", "T05", "lengths read as if contiguous"},
+      {"token_rows_last_column_dropped", "T08", "last table column not copied"},
+      {"token_rows_partial_unit_dropped", "own",
+       "columns behind the last whole 16-byte unit not copied"},
+      {"token_rows_first_token_only", "T11", "only the first token of each request written"},
+      {"token_rows_table_row_of_token", "T01", "table row of the token instead of the request"},
   };
   return stage;
 }
