@@ -78,9 +78,18 @@ std::vector<std::int64_t> shuffled_slots(const CacheShape& shape, CounterRandom&
   return slots;
 }
 
+/// A slot that the cache does not have: the first one, some later one, or one whose low 32 bits
+/// name a slot of the cache.
 std::int64_t slot_beyond(const CacheShape& shape, CounterRandom& random) {
   const std::int64_t capacity = shape.blocks * shape.block_size;
-  return random.once_in(2) ? capacity : capacity + random.below(1000);
+  switch (random.below(3)) {
+    case 0:
+      return capacity;
+    case 1:
+      return capacity + random.below(1000);
+    default:
+      return (random.between(1, 3) << 32) + random.below(std::max<std::int64_t>(capacity, 1));
+  }
 }
 
 std::vector<std::int64_t> make_slots(const Params& params, const CacheShape& shape,
