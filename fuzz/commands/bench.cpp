@@ -40,16 +40,23 @@ void executor(benchmark::State& state) {
   constexpr std::uint32_t kBlocks = 256;
   constexpr std::uint32_t kThreads = 512;
   const auto backend = device::make_host_backend(64);
-  backend->place({});
-  const std::int32_t barriers = 20;
-  const device::KernelArgument arguments[] = {{&barriers, sizeof(barriers)}};
+  const std::vector<std::byte> image(std::size_t{kBlocks} * kThreads * sizeof(std::uint32_t));
+  const device::BufferRequest totals{"totals", {{0, image.size()}}, 16, image};
+  backend->place({&totals, 1});
+  const std::uint32_t barriers = 20;
+  void* const address = backend->address(0);
+  const device::KernelArgument arguments[] = {{&barriers, sizeof(barriers)},
+                                              {&address, sizeof(address)}};
+  const device::Grid grid{.blocks_x = kBlocks,
+                          .threads_x = kThreads,
+                          .shared_bytes = 2 * kThreads * sizeof(std::uint32_t)};
   for (auto _ : state) {
-    backend->launch("monoref_barriers", {.blocks_x = kBlocks, .threads_x = kThreads}, arguments);
-    if (backend->finish().status != device::RunStatus::kOk)
-      state.SkipWithError("the launch failed");
+    backend->launch("monoref_executor_barriers", grid, arguments);
+    if (backend->finish().status != device::RunStatus::kOk) state.SkipWithError("the launch failed");
   }
-  state.counters["threads"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * kBlocks * kThreads, benchmark::Counter::kIsRate);
+  state.counters["threads"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * kBlocks * kThreads,
+                         benchmark::Counter::kIsRate);
 }
 
 /// `monoref check` of every recording kept with the source, reference and both waves.

@@ -1,0 +1,89 @@
+// Repro lines: what is written is read back, and what is not understood is refused by name.
+#include "fuzz/params.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fuzz/stage.hpp"
+
+namespace monoref {
+namespace {
+
+const std::vector<Dimension>& dimensions() {
+  static const std::vector<Dimension> list{
+      {"requests", 1, 0, 6, {33}, {}, ""},
+      {"shift", 0, -3, 3, {}, {}, ""},
+      Dimension::choice("ids", {"shuffled", "large"}, ""),
+  };
+  return list;
+}
+
+std::string refusal_of(const std::string& line) {
+  try {
+    Params params(dimensions());
+    apply_settings(params, parse_line(line));
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return "accepted";
+}
+
+TEST(Line, SimplestValuesAreLeftOut) {
+  Params params(dimensions());
+  EXPECT_EQ(format_line("s", Contract{}, 7, 3, params), "stage=s;contract=mono;seed=7;gen=3");
+}
+
+TEST(Line, RoundTrip) {
+  Params params(dimensions());
+  params.set("requests", 33);
+  params.set("shift", -2);
+  params.set("ids", 1);
+  const Contract contract = Contract::parse("mono,kv_layout=dense");
+  const std::string line = format_line("s", contract, ~0ull, 4, params);
+  EXPECT_EQ(line,
+            "stage=s;contract=mono,kv_layout=dense;seed=18446744073709551615;gen=4;requests=33;"
+            "shift=-2;ids=large");
+  const CaseLine parsed = parse_line(line);
+  Params again(dimensions());
+  apply_settings(again, parsed);
+  EXPECT_EQ(again, params);
+  EXPECT_EQ(parsed.contract, contract);
+  EXPECT_EQ(parsed.seed, ~0ull);
+  EXPECT_EQ(parsed.generator_version, 4u);
+  EXPECT_FALSE(parsed.earlier.has_value());
+}
+
+TEST(Line, EarlierStepIsNamed) {
+  const CaseLine parsed = parse_line("stage=s;earlier=12:34");
+  ASSERT_TRUE(parsed.earlier.has_value());
+  EXPECT_EQ(parsed.earlier->seed, 12u);
+  EXPECT_EQ(parsed.earlier->index, 34u);
+}
+
+TEST(Line, RefusalsNameArgumentValueAndLimit) {
+  EXPECT_EQ(refusal_of("requests=3"), "line: 'requests=3' names no stage (stage=NAME;...)");
+  EXPECT_EQ(refusal_of("stage=s;requests"), "line: 'requests' is not name=value");
+  EXPECT_EQ(refusal_of("stage=s;requests=7"), "line: requests is 7, must be 0 to 6 or one of 33");
+  EXPECT_EQ(refusal_of("stage=s;shift=4"), "line: shift is 4, must be -3 to 3");
+  EXPECT_EQ(refusal_of("stage=s;requests=x"), "line: requests is 'x', must be a whole number");
+  EXPECT_EQ(refusal_of("stage=s;requests=1;requests=2"), "line: 'requests' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;ids=odd"), "line: ids is 'odd', must be one of shuffled, large");
+  EXPECT_EQ(refusal_of("stage=s;seed=-1"), "line: seed is '-1', must be a whole number");
+  EXPECT_EQ(refusal_of("stage=s;earlier=5"),
+            "line: earlier (SEED:INDEX) is '', must be a whole number");
+  EXPECT_EQ(refusal_of("stage=s;width=1"),
+            "line: stage s has no dimension 'width'; it has requests, shift, ids");
+  EXPECT_EQ(refusal_of("stage=s;contract=nono"),
+            "contract: no preset 'nono'; the presets are mono");
+}
+
+TEST(Line, AnotherGeneratorVersionIsRefused) {
+  const Stage& stage = find_stage("token_rows");
+  CaseLine line = parse_line("stage=token_rows");
+  line.generator_version = stage.generator_version + 1;
+  EXPECT_THROW(build_case(line), Refusal);
+  line.generator_version = stage.generator_version;
+  EXPECT_EQ(build_case(line).stage, "token_rows");
+}
+
+}  // namespace
+}  // namespace monoref

@@ -1,0 +1,168 @@
+// Judging with runners that misbehave in known ways: each must be seen, and seen as what it is.
+#include "fuzz/runner.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fuzz/campaign.hpp"
+#include "fuzz/mutants.hpp"
+
+namespace monoref {
+namespace {
+
+/// Computes with the reference, then spoils the result.
+class SpoiledRunner : public Runner {
+ public:
+  using Spoil = std::function<void(RunOutputs&)>;
+  explicit SpoiledRunner(Spoil spoil) : spoil_(std::move(spoil)) {}
+  std::string name() const override { return "spoiled"; }
+  int wave() const override { return 0; }
+  RunOutputs run(const Stage& stage, const Case& item,
+                 std::span<const OutputSpec> specs) override {
+    RunOutputs result{.outputs = run_reference(stage, item, specs)};
+    spoil_(result);
+    return result;
+  }
+
+ private:
+  Spoil spoil_;
+};
+
+CaseResult judge(const std::string& line, SpoiledRunner::Spoil spoil) {
+  SpoiledRunner runner(std::move(spoil));
+  const Case item = build_case(parse_line(line));
+  return judge_case(find_stage(item.stage), item, {.runners = {&runner}, .properties = true});
+}
+
+constexpr const char* kLine = "stage=token_rows;seed=4;requests=2;q_len=3;width=4";
+
+TEST(Judge, AnHonestRunnerIsExact) {
+  const CaseResult result = judge(kLine, [](RunOutputs&) {});
+  EXPECT_EQ(result.verdict(), Verdict::kExact);
+  ASSERT_EQ(result.runs.size(), 1u);
+  EXPECT_EQ(result.runs[0].outputs[0].elements, 24u);
+  EXPECT_EQ(result.runs[0].outputs[1].elements, 6u);
+}
+
+TEST(Judge, AWrongElementIsNamed) {
+  const CaseResult result = judge(kLine, [](RunOutputs& run) {
+    run.outputs[1].tensor.view<std::int32_t, 1>()(4) -= 1;
+  });
+  EXPECT_EQ(result.verdict(), Verdict::kWrong);
+  EXPECT_EQ(result.decisive()->first_difference->output, "seq_lens");
+  EXPECT_EQ(result.decisive()->first_difference->index[0],
+            (std::pair<std::string, std::int64_t>{"row", 4}));
+}
+
+TEST(Judge, CrashesHangsAndRefusalsAreVerdicts) {
+  EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.status = device::RunStatus::kCrashed; }).verdict(),
+            Verdict::kCrashed);
+  EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.status = device::RunStatus::kHung; }).verdict(),
+            Verdict::kHung);
+  EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.refused = true; }).verdict(), Verdict::kRefused);
+}
+
+TEST(Judge, AnAnnouncedDefectMustBeRefused) {
+  const CaseResult result = judge("stage=token_rows;seed=4;q_len=3;defect=missing_requests",
+                                  [](RunOutputs&) {});
+  EXPECT_EQ(result.verdict(), Verdict::kRefused);
+  EXPECT_TRUE(result.refusal_was_expected);
+  Summary summary;
+  summary.add(result);
+  EXPECT_EQ(summary.exit_code(), 0);
+}
+
+TEST(Judge, AnUnannouncedRefusalIsExitCode2) {
+  Case item = build_case(parse_line(kLine));
+  for (NamedScalar& scalar : item.scalars)
+    if (scalar.name == "n") scalar.value = std::int64_t{300};
+  const CaseResult result = judge_case(find_stage("token_rows"), item, {});
+  EXPECT_EQ(result.verdict(), Verdict::kRefused);
+  Summary summary;
+  summary.add(result);
+  EXPECT_EQ(summary.exit_code(), 2);
+}
+
+TEST(Judge, StoredOutputsAreCompared) {
+  Case item = build_case(parse_line(kLine));
+  const Stage& stage = find_stage("token_rows");
+  Outputs outputs = run_reference(stage, item, stage.outputs(item));
+  item.expected = {{"seq_lens", outputs[1].tensor, std::nullopt}};
+  EXPECT_EQ(judge_case(stage, item, {}).verdict(), Verdict::kExact);
+  item.expected[0].tensor.view<std::int32_t, 1>()(0) += 1;
+  EXPECT_EQ(judge_case(stage, item, {}).verdict(), Verdict::kWrong);
+  item.expected[0].name = "lengths";
+  EXPECT_EQ(judge_case(stage, item, {}).verdict(), Verdict::kWrong);
+}
+
+TEST(Campaign, ShardsTogetherAreTheWholeAndFindTheSame) {
+  const auto lines = [](std::uint64_t shard, std::uint64_t shards) {
+    std::vector<std::string> seen;
+    CampaignOptions options{.stages = select_stages("token_rows,page16_rebase")};
+    options.cases = 40;
+    options.shard = shard;
+    options.shards = shards;
+    run_campaign(options, [](const CampaignProgress&) {},
+                 [&](const CaseResult& result) { seen.push_back(result.line); });
+    return seen;
+  };
+  std::vector<std::string> whole = lines(0, 1);
+  std::vector<std::string> parts;
+  for (std::uint64_t shard = 0; shard < 3; ++shard)
+    for (const std::string& line : lines(shard, 3)) parts.push_back(line);
+  std::sort(whole.begin(), whole.end());
+  std::sort(parts.begin(), parts.end());
+  EXPECT_EQ(whole.size(), 40u);
+  EXPECT_EQ(whole, parts);
+}
+
+TEST(Campaign, AFailureIsShrunkAndItsLineFailsAgain) {
+  SpoiledRunner runner([](RunOutputs& run) {
+    Tensor& lengths = run.outputs[1].tensor;
+    if (lengths.dim(0) >= 5) lengths.view<std::int32_t, 1>()(4) += 1;
+  });
+  CampaignOptions options{.stages = select_stages("token_rows"), .runners = {&runner}};
+  options.cases = 200;
+  const CampaignReport report = run_campaign(options, [](const CampaignProgress&) {},
+                                             [](const CaseResult&) {});
+  ASSERT_EQ(report.findings.size(), 1u);
+  const CaseResult& found = report.findings[0].result;
+  EXPECT_TRUE(is_failure(found.verdict()));
+  EXPECT_TRUE(is_failure(judge_line(parse_line(found.line), {&runner}).verdict()));
+  const Case item = build_case(parse_line(found.line));
+  EXPECT_LE(item.input("seq_lens").dim(0), 5) << found.line;
+  EXPECT_EQ(item.input("block_table").dim(1), 1) << found.line;
+}
+
+// The planted faults are off unless asked for: the build that has them is otherwise the shipped one.
+TEST(Mutants, WithoutAnActiveFaultNothingIsFound) {
+  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  CampaignOptions options{.stages = select_stages("all"), .runners = {&runner}};
+  options.cases = 300;
+  const CampaignReport report = run_campaign(options, [](const CampaignProgress&) {},
+                                             [](const CaseResult&) {});
+  EXPECT_TRUE(report.findings.empty());
+  EXPECT_EQ(report.summary().exit_code(), 0);
+}
+
+TEST(Mutants, AKilledMutantHasALineThatKillsItAgain) {
+  const Stage& stage = find_stage("index_cache_insert");
+  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  const MutantResult result = try_mutant(stage, stage.mutants.front(), runner, 1, 30);
+  ASSERT_TRUE(result.killed);
+  device::set_active_fault(stage.mutants.front().name);
+  EXPECT_TRUE(is_failure(judge_line(parse_line(result.repro), {&runner}).verdict()));
+  device::set_active_fault({});
+  EXPECT_FALSE(is_failure(judge_line(parse_line(result.repro), {&runner}).verdict()));
+}
+
+TEST(Mutants, AFaultThatIsNotPlantedSurvives) {
+  const Stage& stage = find_stage("token_rows");
+  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  const MutantResult result =
+      try_mutant(stage, {"no_such_fault", "own", "nothing"}, runner, 1, 0.2);
+  EXPECT_FALSE(result.killed);
+  EXPECT_GT(result.cases, 10u);
+}
+
+}  // namespace
+}  // namespace monoref
