@@ -1,7 +1,6 @@
 #include "fuzz/load_cases.hpp"
 
 #include "fuzz/stage.hpp"
-#include "golden/any_file.hpp"
 
 namespace monoref {
 namespace {
@@ -24,10 +23,18 @@ std::vector<Case> adopt_recording(const Recording& recording, const std::filesys
 
 }  // namespace
 
-std::vector<Case> load_cases(const std::filesystem::path& file) {
-  auto content = read_any(file);
+bool has_cases(const AnyFile& content) {
+  const auto* recording = std::get_if<Recording>(&content);
+  return recording == nullptr || stage_for_recording(recording->stage) != nullptr;
+}
+
+std::vector<Case> cases_of(AnyFile content, const std::filesystem::path& file) {
   if (auto* recording = std::get_if<Recording>(&content)) return adopt_recording(*recording, file);
   return std::move(std::get<std::vector<Case>>(content));
+}
+
+std::vector<Case> load_cases(const std::filesystem::path& file) {
+  return cases_of(read_any(file), file);
 }
 
 }  // namespace monoref

@@ -4,12 +4,17 @@
 #include <filesystem>
 #include <vector>
 
-#include "golden/case.hpp"
+#include "golden/any_file.hpp"
 
 namespace monoref {
 
 /// Reads a case file, or a recording whose cases the stages adopt. Throws FileError naming the
 /// file, also where no stage adopts the recording.
 std::vector<Case> load_cases(const std::filesystem::path& file);
+
+/// False for a recording that no stage adopts: only unit tests read it.
+bool has_cases(const AnyFile& content);
+/// The same for content that is already read.
+std::vector<Case> cases_of(AnyFile content, const std::filesystem::path& file);
 
 }  // namespace monoref

@@ -121,8 +121,14 @@ int golden_verify_command(const CommonOptions& common, const std::filesystem::pa
   if (files.empty()) refuse("golden: there are no golden files in '{}'", folder.string());
   for (const auto& path : files) {
     const bool generated = path.parent_path().filename() == kGenerated;
+    AnyFile content = read_any(path);
+    if (!has_cases(content)) {
+      if (!common.quiet)
+        fmt::print("{}: read by unit tests only, no stage adopts it\n", path.filename().string());
+      continue;
+    }
     std::size_t count = 0;
-    for (const Case& item : load_cases(path)) {
+    for (const Case& item : cases_of(std::move(content), path)) {
       const Stage& stage = find_stage(item.stage);
       if (std::find(stages.begin(), stages.end(), &stage) == stages.end()) continue;
       CaseResult result = judge_case(stage, item, {.runners = {}, .properties = false});

@@ -150,7 +150,8 @@ std::string applicable_defect(const Params& params, bool drop) {
   const std::string defect(params.word("defect"));
   if (params["keys"] == 0 || params["blocks"] == 0 || params["head_dim"] == 0) return "none";
   if (drop && (defect == "slot_beyond_cache" || defect == "slot_count")) return "none";
-  if (defect == "repeated_slot" && params["keys"] < 2) return "none";
+  const std::int64_t slots = drop ? params["keys"] + params["slots_minus_keys"] : params["keys"];
+  if (defect == "repeated_slot" && std::min(params["keys"], slots) < 2) return "none";
   return defect;
 }
 

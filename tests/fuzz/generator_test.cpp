@@ -58,9 +58,11 @@ TEST_P(EveryStage, TheLineRebuildsTheCase) {
   }
 }
 
-std::vector<const Stage*> stage_pointers() { return select_stages("all"); }
+std::vector<const Stage*> stage_pointers() {
+  return select_stages("all");
+}
 INSTANTIATE_TEST_SUITE_P(Stages, EveryStage, testing::ValuesIn(stage_pointers()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& instance) { return std::string(instance.param->name); });
 
 const std::vector<Dimension>& plane() {
   static const std::vector<Dimension> list{{"x", 0, 0, 100, {}, {}, ""},
@@ -86,13 +88,12 @@ TEST(Shrink, StopsWithinItsBudget) {
   failing.set("x", 100);
   failing.set("y", 100);
   int asked = 0;
-  const Shrunken found = shrink(
-      failing,
-      [&](const Params& p) {
-        ++asked;
-        return p["x"] > 50;
-      },
-      {.tries = 3, .seconds = 60});
+  const Shrunken found = shrink(failing,
+                                [&](const Params& p) {
+                                  ++asked;
+                                  return p["x"] > 50;
+                                },
+                                {.tries = 3, .seconds = 60});
   EXPECT_EQ(asked, 3);
   EXPECT_EQ(found.tries, 3);
 }

@@ -16,8 +16,7 @@ class SpoiledRunner : public Runner {
   explicit SpoiledRunner(Spoil spoil) : spoil_(std::move(spoil)) {}
   std::string name() const override { return "spoiled"; }
   int wave() const override { return 0; }
-  RunOutputs run(const Stage& stage, const Case& item,
-                 std::span<const OutputSpec> specs) override {
+  RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override {
     RunOutputs result{.outputs = run_reference(stage, item, specs)};
     spoil_(result);
     return result;
@@ -44,9 +43,8 @@ TEST(Judge, AnHonestRunnerIsExact) {
 }
 
 TEST(Judge, AWrongElementIsNamed) {
-  const CaseResult result = judge(kLine, [](RunOutputs& run) {
-    run.outputs[1].tensor.view<std::int32_t, 1>()(4) -= 1;
-  });
+  const CaseResult result =
+      judge(kLine, [](RunOutputs& run) { run.outputs[1].tensor.view<std::int32_t, 1>()(4) -= 1; });
   EXPECT_EQ(result.verdict(), Verdict::kWrong);
   EXPECT_EQ(result.decisive()->first_difference->output, "seq_lens");
   EXPECT_EQ(result.decisive()->first_difference->index[0],
@@ -54,16 +52,17 @@ TEST(Judge, AWrongElementIsNamed) {
 }
 
 TEST(Judge, CrashesHangsAndRefusalsAreVerdicts) {
-  EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.status = device::RunStatus::kCrashed; }).verdict(),
-            Verdict::kCrashed);
+  EXPECT_EQ(
+      judge(kLine, [](RunOutputs& run) { run.status = device::RunStatus::kCrashed; }).verdict(),
+      Verdict::kCrashed);
   EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.status = device::RunStatus::kHung; }).verdict(),
             Verdict::kHung);
   EXPECT_EQ(judge(kLine, [](RunOutputs& run) { run.refused = true; }).verdict(), Verdict::kRefused);
 }
 
 TEST(Judge, AnAnnouncedDefectMustBeRefused) {
-  const CaseResult result = judge("stage=token_rows;seed=4;q_len=3;defect=missing_requests",
-                                  [](RunOutputs&) {});
+  const CaseResult result =
+      judge("stage=token_rows;seed=4;q_len=3;defect=missing_requests", [](RunOutputs&) {});
   EXPECT_EQ(result.verdict(), Verdict::kRefused);
   EXPECT_TRUE(result.refusal_was_expected);
   Summary summary;
@@ -101,8 +100,9 @@ TEST(Campaign, ShardsTogetherAreTheWholeAndFindTheSame) {
     options.cases = 40;
     options.shard = shard;
     options.shards = shards;
-    run_campaign(options, [](const CampaignProgress&) {},
-                 [&](const CaseResult& result) { seen.push_back(result.line); });
+    run_campaign(
+        options, [](const CampaignProgress&) {},
+        [&](const CaseResult& result) { seen.push_back(result.line); });
     return seen;
   };
   std::vector<std::string> whole = lines(0, 1);
@@ -122,8 +122,8 @@ TEST(Campaign, AFailureIsShrunkAndItsLineFailsAgain) {
   });
   CampaignOptions options{.stages = select_stages("token_rows"), .runners = {&runner}};
   options.cases = 200;
-  const CampaignReport report = run_campaign(options, [](const CampaignProgress&) {},
-                                             [](const CaseResult&) {});
+  const CampaignReport report =
+      run_campaign(options, [](const CampaignProgress&) {}, [](const CaseResult&) {});
   ASSERT_EQ(report.findings.size(), 1u);
   const CaseResult& found = report.findings[0].result;
   EXPECT_TRUE(is_failure(found.verdict()));
@@ -133,13 +133,14 @@ TEST(Campaign, AFailureIsShrunkAndItsLineFailsAgain) {
   EXPECT_EQ(item.input("block_table").dim(1), 1) << found.line;
 }
 
-// The planted faults are off unless asked for: the build that has them is otherwise the shipped one.
+// The planted faults are off unless asked for: the build that has them is otherwise the shipped
+// one.
 TEST(Mutants, WithoutAnActiveFaultNothingIsFound) {
   KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
   CampaignOptions options{.stages = select_stages("all"), .runners = {&runner}};
   options.cases = 300;
-  const CampaignReport report = run_campaign(options, [](const CampaignProgress&) {},
-                                             [](const CaseResult&) {});
+  const CampaignReport report =
+      run_campaign(options, [](const CampaignProgress&) {}, [](const CaseResult&) {});
   EXPECT_TRUE(report.findings.empty());
   EXPECT_EQ(report.summary().exit_code(), 0);
 }
