@@ -45,6 +45,7 @@ bool Fiber::end_mark_is_gone() const {
 }
 
 FiberPool::~FiberPool() {
+  abandon_all();  // the sanitizer must forget the frames before the addresses serve someone else
   for (const Chunk& chunk : chunks_) {
     munmap(chunk.memory, kChunk * kStride);
     if (chunk.guarded) guarded_stacks -= kChunk;

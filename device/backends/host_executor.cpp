@@ -251,6 +251,7 @@ context::fcontext_t context_of(Fiber& fiber, void (*main)(context::transfer_t)) 
 
 inline void Worker::switch_to(Fiber& me, Fiber& to) {
   if (me.overrun()) fail(Failure::kStackOverrun, me);
+  guard_.set_inside(false);  // half a switch cannot be abandoned
   entering_ = &to;
   announce_switch(&me.fake_stack, to.stack, FiberPool::kStackBytes);
   resumed(me, context::jump_fcontext(context_of(to, fiber_main), &me));
@@ -535,6 +536,7 @@ std::uint64_t Worker::ballot(bool predicate, const Site& site) {
 void Worker::relax() {
   constexpr std::uint32_t kTurnsPerYield = 256;
   Fiber& me = *self_;
+  if (guard_.expired()) fail(Failure::kTimeLimit, me);
   if (launch_->stop.load(std::memory_order_relaxed)) fail({.kind = Failure::kStopped});
   start_first_ = something_to_start();
   Fiber* const next = start_first_ ? fresh_fiber() : ready_.pop();
