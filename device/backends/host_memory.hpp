@@ -11,17 +11,14 @@
 #include <vector>
 
 #include "device/backend.hpp"
+#include "device/backends/guarded_layout.hpp"
 #include "device/backends/poison.hpp"
 
 namespace monoref::device {
 
-/// Lays out the buffers of one case after the other in mappings that are used again.
-///
-///   no access | canary, 256 bytes or more | the buffer | canary up to the alignment | no access
-///
-/// A read or write past the end faults at once; a write into a canary is found by `damaged`. A
-/// buffer of several extents, or of one that does not begin at 0, has memory only in the pages its
-/// extents touch, so that extents may lie terabytes apart.
+/// Lays out the buffers of one case after the other, as in guarded_layout.hpp, in mappings that are
+/// used again. A read or write past a buffer's end faults at once; a write into a canary is found
+/// by `damaged`.
 class HostMemory {
  public:
   HostMemory() = default;
@@ -46,26 +43,17 @@ class HostMemory {
     std::byte* begin = nullptr;  ///< of the pages between
     std::size_t bytes = 0;
   };
-  struct Run {
-    std::byte* begin = nullptr;
-    std::byte* end = nullptr;
-  };
   struct Buffer {
     std::string name;
     std::vector<ByteExtent> extents;
     std::size_t image_bytes = 0;
-    std::byte* base = nullptr;
     std::uint64_t span = 0;  ///< end of the last extent
-    bool sparse = false;
+    std::byte* base = nullptr;
     Region region;
-    std::vector<Run> accessible;  ///< of a sparse buffer: its pages
-    std::vector<Run> canaries;
+    GuardedLayout layout;
     Poison poison;
   };
 
-  void place_dense(Buffer& buffer, std::size_t rounded);
-  void place_sparse(Buffer& buffer, std::size_t rounded);
-  void list_canaries(Buffer& buffer) const;
   Region take(std::map<std::size_t, std::vector<Region>>& pool, std::size_t bytes, bool accessible);
   void release_all();
   void trim();

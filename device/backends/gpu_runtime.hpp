@@ -1,0 +1,53 @@
+// What a GPU backend needs of its vendor's runtime. Everything else is common (gpu_backend.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "device/backend.hpp"
+#include "device/simt/host.hpp"
+
+namespace monoref::device {
+
+/// One GPU and one stream on it. Work is enqueued and done in order. A call that cannot do its work
+/// throws GpuError, and so does every call after a fault on the device, until `recover`.
+class GpuRuntime {
+ public:
+  virtual ~GpuRuntime() = default;
+  virtual std::string name() const = 0;
+  virtual int wave() const = 0;
+
+  virtual std::byte* allocate(std::size_t bytes) = 0;  ///< device memory, aligned to 4096
+  virtual void release(std::byte* memory) = 0;
+  virtual std::byte* allocate_host(std::size_t bytes) = 0;  ///< that the device copies from and to
+  virtual void release_host(std::byte* memory) = 0;
+
+  /// Reserves `span` bytes of device addresses, aligned to 4096, and puts memory behind the runs
+  /// given in it (and perhaps behind bytes next to them). Touching the rest is a fault.
+  virtual std::byte* reserve(std::uint64_t span, std::span<const ByteExtent> backed) = 0;
+  virtual void release_reserved() = 0;  ///< all of them; the stream is idle
+
+  virtual void copy_in(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
+  virtual void copy_out(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
+  /// `arguments` point to the values, in order.
+  virtual void launch(const simt::host::KernelEntry& kernel, const Grid& grid,
+                      void** arguments) = 0;
+  /// Whether all that was enqueued is done; throws GpuError if something failed.
+  virtual bool idle() = 0;
+
+  /// After a GpuError: gives up all memory and begins anew. False if the device stays unusable.
+  virtual bool recover() = 0;
+};
+
+struct GpuError {
+  std::string message;
+};
+
+/// A backend on a runtime.
+std::unique_ptr<Backend> make_gpu_backend(std::unique_ptr<GpuRuntime> runtime);
+
+}  // namespace monoref::device

@@ -1,0 +1,364 @@
+#include "device/backends/plugin_process.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <ctime>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "device/backends/guarded_layout.hpp"
+#include "device/backends/plugin_wire.hpp"
+#include "device/plugin.h"
+
+namespace monoref::device::plugin {
+namespace {
+
+constexpr std::size_t kMargin = std::size_t{16} << 20;  ///< without access around a region
+constexpr double kLoadSeconds = 60;
+
+void give_message(Header& header, std::string_view text) {
+  const std::size_t length = std::min(text.size(), kMessageBytes - 1);
+  text.copy(header.message, length);
+  header.message[length] = '\0';
+}
+
+template <class Message>
+bool receive(int socket, Message& message) {
+  ssize_t got;
+  do got = recv(socket, &message, sizeof message, 0);
+  while (got < 0 && errno == EINTR);
+  return got == sizeof message;
+}
+
+template <class Message>
+bool send_message(int socket, const Message& message) {
+  return send(socket, &message, sizeof message, MSG_NOSIGNAL) == sizeof message;
+}
+
+// ---- the server --------------------------------------------------------------------------------
+
+Header* fault_header = nullptr;
+
+/// Notes the fault where the harness can read it; the signal then kills the process.
+void note_fault(int signal, siginfo_t* info, [[maybe_unused]] void* context) {
+  fault_header->fault_signal = signal;
+  fault_header->fault_address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+#if defined(__x86_64__)
+  constexpr greg_t kPageFaultWrite = 2;
+  const auto* machine = &static_cast<ucontext_t*>(context)->uc_mcontext;
+  fault_header->fault_is_write = (machine->gregs[REG_ERR] & kPageFaultWrite) != 0 ? 1 : 0;
+#endif
+}
+
+void watch_faults(Header& header) {
+  fault_header = &header;
+  static std::byte stack[64 * 1024];
+  const stack_t alternate{stack, 0, sizeof stack};
+  sigaltstack(&alternate, nullptr);
+  struct sigaction action{};
+  action.sa_sigaction = note_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigaction(signal, &action, nullptr);
+}
+
+/// A tensor of the call, with the arrays that its C form points to.
+struct ServedTensor {
+  std::vector<std::int64_t> dims;
+  std::vector<std::int64_t> strides;
+  std::vector<monoref_extent> extents;
+  std::byte* region = nullptr;
+  std::uint64_t region_bytes = 0;
+};
+
+class Server {
+ public:
+  Server(int socket, int memory_file) : socket_(socket), file_(memory_file) {
+    header_ = static_cast<Header*>(map(kHeaderBytes));
+    watch_faults(*header_);
+  }
+
+  [[noreturn]] void serve(const char* path) {
+    const bool loaded = load(path);
+    send_message(socket_, Reply{loaded ? Outcome::kReturned : Outcome::kNotLoaded, 0});
+    Request request{};
+    while (loaded && receive(socket_, request))
+      if (!send_message(socket_, Reply{Outcome::kReturned, answer(request)})) break;
+    _exit(0);
+  }
+
+ private:
+  void* map(std::size_t bytes) {
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) _exit(70);
+    return memory;
+  }
+
+  bool load(const char* path) {
+    void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      give_message(*header_, dlerror());
+      return false;
+    }
+    using Entry = const monoref_plugin* (*)();
+    const auto entry = reinterpret_cast<Entry>(dlsym(library, "monoref_plugin_entry"));
+    plugin_ = entry == nullptr ? nullptr : entry();
+    if (plugin_ == nullptr) {
+      give_message(*header_, "the library exports no monoref_plugin_entry, or it gives null");
+      return false;
+    }
+    if (plugin_->version != MONOREF_PLUGIN_VERSION) {
+      give_message(*header_,
+                   fmt::format("the plugin speaks version {} of the interface, must be {}",
+                               plugin_->version, MONOREF_PLUGIN_VERSION));
+      return false;
+    }
+    if (plugin_->size < sizeof(monoref_plugin) || plugin_->run == nullptr) {
+      give_message(*header_, "the plugin's struct is too small or has no run function");
+      return false;
+    }
+    give_message(*header_, plugin_->name == nullptr ? "" : plugin_->name);
+    return true;
+  }
+
+  int answer(const Request& request) {
+    auto* const file = static_cast<std::byte*>(map(request.file_bytes));
+    Reader call(file + kHeaderBytes);
+    int code = 0;
+    if (request.command == Command::kOffers) {
+      const char* const stage = call.text();
+      code = plugin_->offers == nullptr || plugin_->offers(stage) != 0 ? 1 : 0;
+    } else if (request.command == Command::kRun) {
+      code = run(call);
+    }
+    munmap(file, request.file_bytes);
+    return code;
+  }
+
+  int run(Reader& wire) {
+    monoref_call call{};
+    call.version = MONOREF_PLUGIN_VERSION;
+    call.size = sizeof call;
+    call.stage = wire.text();
+    call.contract = wire.text();
+    std::vector<monoref_scalar> scalars(wire.number());
+    for (monoref_scalar& scalar : scalars) read_scalar(wire, scalar);
+    const std::uint64_t input_count = wire.number();
+    std::vector<monoref_tensor> tensors(input_count + wire.number());
+    std::vector<ServedTensor> served(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      read_tensor(wire, tensors[i], served[i], i < input_count);
+      header_->regions[i] = reinterpret_cast<std::uintptr_t>(served[i].region);
+    }
+    call.scalars = scalars.data();
+    call.scalar_count = scalars.size();
+    call.inputs = tensors.data();
+    call.input_count = input_count;
+    call.outputs = tensors.data() + input_count;
+    call.output_count = tensors.size() - input_count;
+    call.message = header_->message;
+    call.message_capacity = kMessageBytes;
+    const int code = plugin_->run(&call);
+    header_->message[kMessageBytes - 1] = '\0';
+    for (const ServedTensor& tensor : served)
+      munmap(tensor.region - kMargin, tensor.region_bytes + 2 * kMargin);
+    return code;
+  }
+
+  static void read_scalar(Reader& wire, monoref_scalar& scalar) {
+    scalar = {};
+    scalar.name = wire.text();
+    scalar.kind = static_cast<std::int32_t>(wire.number());
+    switch (scalar.kind) {
+      case MONOREF_INT64:
+        scalar.integer = wire.signed_number();
+        break;
+      case MONOREF_DOUBLE:
+        scalar.real = wire.real();
+        break;
+      default:
+        scalar.text = wire.text();
+    }
+  }
+
+  void read_tensor(Reader& wire, monoref_tensor& tensor, ServedTensor& served, bool read_only) {
+    tensor = {};
+    tensor.name = wire.text();
+    tensor.dtype = wire.text();
+    const std::uint64_t rank = wire.number();
+    for (std::uint64_t i = 0; i < rank; ++i) served.dims.push_back(wire.signed_number());
+    for (std::uint64_t i = 0; i < rank; ++i) served.strides.push_back(wire.signed_number());
+    const std::uint64_t extents = wire.number();
+    for (std::uint64_t i = 0; i < extents; ++i) {
+      const std::int64_t offset = wire.signed_number();
+      served.extents.push_back({offset, wire.signed_number()});
+    }
+    served.region_bytes = wire.number();
+    const std::uint64_t base = wire.number();
+    served.region = reserve(served.region_bytes);
+    const std::uint64_t runs = wire.number();
+    for (std::uint64_t i = 0; i < runs; ++i) {
+      FileRun run{};
+      run.region = wire.number();
+      run.bytes = wire.number();
+      run.file = wire.number();
+      if (mmap(served.region + run.region, run.bytes,
+               read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
+               static_cast<off_t>(run.file)) == MAP_FAILED)
+        _exit(70);
+    }
+    tensor.rank = static_cast<std::int32_t>(rank);
+    tensor.dims = served.dims.data();
+    tensor.strides = served.strides.data();
+    tensor.data = served.region + base;
+    tensor.extent_count = static_cast<std::int32_t>(extents);
+    tensor.extents = served.extents.data();
+  }
+
+  static std::byte* reserve(std::uint64_t bytes) {
+    void* const memory = mmap(nullptr, bytes + 2 * kMargin, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) _exit(70);
+    return static_cast<std::byte*>(memory) + kMargin;
+  }
+
+  int socket_;
+  int file_;
+  Header* header_ = nullptr;
+  const monoref_plugin* plugin_ = nullptr;
+};
+
+// ---- the supervisor ----------------------------------------------------------------------------
+
+class Watcher {
+ public:
+  Watcher(int harness, int memory_file, const std::string& path)
+      : harness_(harness), file_(memory_file), path_(path) {}
+
+  /// Until the harness closes its end.
+  [[noreturn]] void watch() {
+    Request request{};
+    while (receive(harness_, request)) {
+      Reply reply{Outcome::kReturned, 0};
+      if (server_ < 0) reply = start();
+      if (reply.outcome == Outcome::kReturned && request.command != Command::kLoad) {
+        send_message(server_socket_, request);
+        reply = await(request.time_limit);
+      }
+      if (!send_message(harness_, reply)) break;
+    }
+    if (server_ >= 0) kill_server();
+    _exit(0);
+  }
+
+ private:
+  Reply start() {
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) _exit(71);
+    server_ = fork();
+    if (server_ < 0) _exit(71);
+    if (server_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const rlimit no_core{0, 0};
+      setrlimit(RLIMIT_CORE, &no_core);
+      close(sockets[0]);
+      close(harness_);
+      Server(sockets[1], file_).serve(path_.c_str());
+    }
+    close(sockets[1]);
+    server_socket_ = sockets[0];
+    const Reply reply = await(kLoadSeconds);
+    if (reply.outcome == Outcome::kNotLoaded) bury_server();
+    return reply;
+  }
+
+  /// The server's reply, or what became of it.
+  Reply await(double seconds) {
+    timespec limit{};
+    limit.tv_sec = static_cast<time_t>(seconds);
+    limit.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+    pollfd waiting{server_socket_, POLLIN, 0};
+    const int ready = ppoll(&waiting, 1, &limit, nullptr);
+    if (ready == 0) {
+      kill_server();
+      return {Outcome::kOverTime, 0};
+    }
+    Reply reply{};
+    if (ready > 0 && receive(server_socket_, reply)) return reply;
+    const int status = bury_server();
+    return {Outcome::kDied, WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status)};
+  }
+
+  void kill_server() {
+    kill(server_, SIGKILL);
+    wait_for_end();
+  }
+
+  /// The wait status of a server whose socket has closed. It is dying, and may take a moment; one
+  /// that only closed its descriptors is killed.
+  int bury_server() {
+    constexpr int kTries = 1000;
+    for (int i = 0; i < kTries; ++i) {
+      siginfo_t info{};
+      if (waitid(P_PID, static_cast<id_t>(server_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+          info.si_pid != 0)
+        return wait_for_end();
+      usleep(1000);
+    }
+    kill(server_, SIGKILL);
+    return wait_for_end();
+  }
+
+  int wait_for_end() {
+    int status = 0;
+    while (waitpid(server_, &status, 0) < 0 && errno == EINTR) {
+    }
+    close(server_socket_);
+    server_ = -1;
+    return status;
+  }
+
+  int harness_;
+  int file_;
+  const std::string& path_;
+  pid_t server_ = -1;
+  int server_socket_ = -1;
+};
+
+}  // namespace
+
+SupervisorHandle start_supervisor(int memory_file, const std::string& path) {
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
+    throw std::system_error(errno, std::generic_category(), "socketpair");
+  const pid_t process = fork();
+  if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (process == 0) {
+    // Only the two descriptors that this process needs: others' ends must be able to close.
+    constexpr int kSocket = 3;
+    constexpr int kFile = 4;
+    const int socket_copy = fcntl(sockets[1], F_DUPFD, kFile + 1);
+    const int file_copy = fcntl(memory_file, F_DUPFD, kFile + 1);
+    dup2(socket_copy, kSocket);
+    dup2(file_copy, kFile);
+    close_range(kFile + 1, ~0U, 0);
+    Watcher(kSocket, kFile, path).watch();
+  }
+  close(sockets[1]);
+  return {process, sockets[0]};
+}
+
+}  // namespace monoref::device::plugin
