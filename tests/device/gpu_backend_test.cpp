@@ -138,7 +138,7 @@ TEST(GpuBackend, CrashAndRecovery) {
   const std::vector<std::uint8_t> bytes(8, 3);
   std::uint8_t* const null = nullptr;
   backend->place(std::vector{buffer("a", bytes)});
-  RunReport report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{0}, 1U);
+  RunReport report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{8}, 1U);
   EXPECT_EQ(report.status, RunStatus::kCrashed);
   EXPECT_NE(report.message.find("kernel 'monoref_test_store': "), std::string::npos);
   backend->place(std::vector{buffer("a", bytes)});
@@ -148,7 +148,7 @@ TEST(GpuBackend, CrashAndRecovery) {
   EXPECT_EQ(content<std::uint8_t>(*backend, 0, 8)[0], 24);
   script.recovers = false;
   backend->place(std::vector{buffer("a", bytes)});
-  report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{0}, 1U);
+  report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{8}, 1U);
   EXPECT_EQ(report.status, RunStatus::kCrashed);
   EXPECT_THROW(backend->place(std::vector{buffer("a", bytes)}), Unavailable);
 }

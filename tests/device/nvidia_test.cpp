@@ -25,7 +25,7 @@ TEST(Nvidia, CrashAndRecovery) {
   std::uint8_t* const null = nullptr;
   for (int repeat = 0; repeat < 3; ++repeat) {
     backend->place(std::vector{buffer("a", bytes)});
-    RunReport report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{0}, 1U);
+    RunReport report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{8}, 1U);
     EXPECT_EQ(report.status, RunStatus::kCrashed);
     EXPECT_NE(report.message.find("kernel 'monoref_test_store': "), std::string::npos)
         << report.message;
