@@ -182,6 +182,10 @@ std::string defect_of(const Case& item) {
 
 }  // namespace
 
+bool Runner::offers(const Stage&) {
+  return true;
+}
+
 std::optional<RunOutputs> Runner::run_after(const Stage&, const Case&, const Case&) {
   return std::nullopt;
 }
@@ -302,7 +306,8 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
           stage, item, expected, "reference", 0,
           [&](const Case& variant) { return evaluate_reference(stage, variant); }, result);
     for (Runner* runner : options.runners)
-      judge_runner(*runner, stage, item, specs, expected, options, result);
+      if (runner->offers(stage))
+        judge_runner(*runner, stage, item, specs, expected, options, result);
   } catch (const Refusal& refusal) {
     result.runs.push_back(
         {.runner = "reference", .verdict = Verdict::kRefused, .message = refusal.what()});

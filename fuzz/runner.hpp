@@ -27,6 +27,8 @@ class Runner {
   virtual ~Runner() = default;
   virtual std::string name() const = 0;
   virtual int wave() const = 0;
+  /// Whether it knows the stage. Cases of other stages are judged without it.
+  virtual bool offers(const Stage& stage);
   /// Runs with poisoned outputs and guard regions; damaged guards and changed inputs are kCrashed.
   virtual RunOutputs run(const Stage& stage, const Case& item,
                          std::span<const OutputSpec> specs) = 0;
@@ -42,6 +44,8 @@ class KernelRunner : public Runner {
   explicit KernelRunner(std::unique_ptr<device::Backend> backend) : backend_(std::move(backend)) {}
   std::string name() const override { return backend_->name(); }
   int wave() const override { return backend_->wave(); }
+  /// Stages that the original computes on the host have no kernel.
+  bool offers(const Stage& stage) override { return stage.launch != nullptr; }
   RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override;
   std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                       const Case& later) override;

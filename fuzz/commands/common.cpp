@@ -1,7 +1,11 @@
 #include "fuzz/commands/commands.hpp"
 
+#include "fuzz/plugin_runner.hpp"
+
 namespace monoref {
 namespace {
+
+constexpr std::string_view kPluginPrefix = "plugin:";
 
 std::vector<int> waves_of(const std::string& text) {
   if (text == "64") return {64};
@@ -24,8 +28,14 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
   if (name == "host") {
     for (const int wave : waves_of(options.wave.empty() ? default_wave : options.wave))
       runners.push_back(std::make_unique<KernelRunner>(device::make_host_backend(wave)));
+  } else if (name == "amd") {
+    runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend()));
+  } else if (name == "nvidia") {
+    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend()));
+  } else if (name.starts_with(kPluginPrefix)) {
+    runners.push_back(make_plugin_runner(name.substr(kPluginPrefix.size())));
   } else {
-    refuse("--backend: '{}' is not one of host", name);
+    refuse("--backend: '{}' is not one of host, amd, nvidia, plugin:PATH", name);
   }
   return runners;
 }

@@ -26,6 +26,19 @@ std::pair<std::uint64_t, std::uint64_t> parse_shard(const std::string& text) {
   refuse("--shard: '{}' must be i/n with i below n", text);
 }
 
+/// The selected stages, without those that a plugin does not offer.
+std::vector<const Stage*> offered_stages(const CommonOptions& common,
+                                         const std::vector<Runner*>& runners) {
+  std::vector<const Stage*> stages = select_stages(common.stages);
+  const bool is_plugin = common.backend.starts_with("plugin:");
+  std::erase_if(stages,
+                [&](const Stage* stage) { return is_plugin && !runners.front()->offers(*stage); });
+  if (stages.empty())
+    throw device::Unavailable{
+        fmt::format("{} offers none of the stages '{}'", runners.front()->name(), common.stages)};
+  return stages;
+}
+
 /// Progress on standard error: a line that rewrites itself on a terminal, else one every ten
 /// seconds.
 class ProgressLine {
@@ -91,7 +104,8 @@ nlohmann::json coverage_json(const CampaignReport& report) {
 
 int fuzz_command(const CommonOptions& common, const FuzzOptions& options) {
   const auto runners = make_runners(common, "64");
-  CampaignOptions campaign{.stages = select_stages(common.stages), .runners = pointers(runners)};
+  CampaignOptions campaign{.stages = offered_stages(common, pointers(runners)),
+                           .runners = pointers(runners)};
   campaign.contract = common.parsed_contract();
   campaign.seed = common.seed;
   campaign.cases = options.cases;
