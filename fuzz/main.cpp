@@ -64,7 +64,7 @@ int run(int argc, char** argv) {
   std::string target;
   bool bisect = false;
   replay->add_option("LINE|FILE", target, "'stage=...;seed=...;...' or a case file")->required();
-  replay->add_flag("--bisect", bisect, "of a chain of stages: name the first that differs");
+  replay->add_flag("--bisect", bisect, "name the first stage and element that differ, and the inputs that lead there");
 
   CLI::App* golden = app.add_subcommand("golden", "the stored cases of this source tree");
   golden->require_subcommand(1);
@@ -93,7 +93,7 @@ int run(int argc, char** argv) {
   if (*list) return list_command(common);
   if (*check) return check_command(common, files);
   if (*fuzz) return fuzz_command(common, fuzz_options);
-  if (*replay) return replay_command(common, target);
+  if (*replay) return replay_command(common, target, bisect);
   if (*regen) return golden_regen_command(common, folder);
   if (*verify) return golden_verify_command(common, folder);
   if (*mutants) return mutants_command(common, mutants_options);

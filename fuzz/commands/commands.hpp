@@ -46,7 +46,8 @@ struct FuzzOptions {
 };
 int fuzz_command(const CommonOptions& common, const FuzzOptions& options);
 
-int replay_command(const CommonOptions& common, const std::string& target);
+/// With `bisect` a failure also names the first stage and element that differ, and the inputs there.
+int replay_command(const CommonOptions& common, const std::string& target, bool bisect);
 
 int golden_regen_command(const CommonOptions& common, const std::filesystem::path& folder);
 int golden_verify_command(const CommonOptions& common, const std::filesystem::path& folder);
