@@ -53,14 +53,17 @@ CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
                       const std::vector<Runner*>& runners, bool properties) {
   const Case item = build_case(*draw.stage, draw.params, draw.contract, draw.seed);
   JudgeOptions options{.runners = runners, .properties = properties, .earlier = nullptr};
+  std::string suffix;
   Case companion;
   if (earlier) {
     companion = companion_of(draw, *earlier);
-    if (can_be_evaluated(*draw.stage, companion)) options.earlier = &companion;
+    if (can_be_evaluated(*draw.stage, companion)) {
+      options.earlier = &companion;
+      suffix = fmt::format(";earlier={}:{}", earlier->seed, earlier->index);
+    }
   }
   CaseResult result = judge_case(*draw.stage, item, options);
-  if (options.earlier != nullptr)
-    result.line += fmt::format(";earlier={}:{}", earlier->seed, earlier->index);
+  result.line += suffix;
   result.repro = fmt::format("monoref replay '{}'", result.line);
   return result;
 }
