@@ -155,6 +155,45 @@ TEST_F(CommandLine, MutantsByName) {
   EXPECT_EQ(ran.last_line(), "mutants: 1 planted, 1 killed, 0 survived");
 }
 
+TEST_F(CommandLine, ARightPluginIsExact) {
+  const std::string backend = " --backend plugin:" MONOREF_PLUGIN_RIGHT " ";
+  const Ran checked = run("check" + backend + recorded("token_rows.h5"));
+  EXPECT_EQ(checked.code, 0) << checked.out;
+  EXPECT_NE(checked.out.find("plugin:token_rows example: 96 exact"), std::string::npos)
+      << checked.out;
+  EXPECT_EQ(run("fuzz --cases 300" + backend).code, 0);
+}
+
+TEST_F(CommandLine, AWrongPluginIsFoundAndShrunk) {
+  const Ran ran =
+      run("fuzz --cases 300 --quiet --backend plugin:" MONOREF_PLUGIN_WRONG " --corpus " +
+          path("corpus"));
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.out.find("seq_lens[row 0]"), std::string::npos) << ran.out;
+  // The finding is on disk, and is what the next run starts with.
+  const Ran again =
+      run("fuzz --cases 1 --quiet --backend plugin:" MONOREF_PLUGIN_WRONG " --corpus " +
+          path("corpus"));
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.out.find("corpus: wrong token_rows"), std::string::npos) << again.out;
+  // Against the host backend the same corpus is right.
+  EXPECT_EQ(run("fuzz --cases 1 --quiet --corpus " + path("corpus")).code, 0);
+}
+
+TEST_F(CommandLine, WhatIsNotHereIs3) {
+  EXPECT_EQ(run("check --backend plugin:/none.so " + recorded("token_rows.h5")).code, 3);
+  EXPECT_EQ(run("fuzz --cases 1 --stage page16_rebase --backend plugin:" MONOREF_PLUGIN_RIGHT).code,
+            3);
+}
+
+TEST_F(CommandLine, BisectNamesWhereTheSidesPart) {
+  const Ran ran = run("replay --bisect --backend plugin:" MONOREF_PLUGIN_WRONG
+                      " 'stage=token_rows;seed=3;q_len=3;requests=2'");
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.out.find("bisect: stage token_rows is the first that differs"), std::string::npos);
+  EXPECT_NE(ran.out.find("seq_lens[row 5]"), std::string::npos) << ran.out;
+}
+
 TEST_F(CommandLine, ListNamesEveryStage) {
   const Ran ran = run("list");
   EXPECT_EQ(ran.code, 0);
