@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <span>
@@ -105,17 +104,30 @@ bool write_all(int descriptor, std::span<const std::byte> bytes) {
                                       : 1);  // no destructors, no exit handlers: not ours to run
 }
 
-/// Reads to the end; empty text, or why the reading was given up.
-std::string receive(int descriptor, const ReadLimits& limits, std::vector<std::byte>& answer) {
+/// True once the child has ended; it stays to be waited for.
+bool has_ended(pid_t child) {
+  siginfo_t facts{};
+  return waitid(P_PID, static_cast<id_t>(child), &facts, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+         facts.si_pid == child;
+}
+
+/// Reads to the end; empty text, or why the reading was given up. The end is that of the pipe or,
+/// where another child of this process holds a copy of the pipe, that of the child.
+std::string receive(int descriptor, pid_t child, const ReadLimits& limits,
+                    std::vector<std::byte>& answer) {
   using Clock = std::chrono::steady_clock;
+  constexpr int kGlance = 50;  // milliseconds between looks at clock and child
   const auto deadline = Clock::now() + std::chrono::duration<double>(limits.wall_seconds);
   std::vector<std::byte> piece(std::size_t{1} << 18);
-  while (true) {
-    const auto left = std::chrono::duration<double>(deadline - Clock::now()).count();
-    if (left <= 0) return fmt::format("took more than {} seconds", limits.wall_seconds);
+  bool ended = false;
+  while (Clock::now() < deadline) {
     pollfd wait{descriptor, POLLIN, 0};
-    const int ready = poll(&wait, 1, static_cast<int>(std::ceil(std::min(left, 3600.0) * 1000)));
-    if (ready <= 0) continue;  // interrupted or late: the loop looks at the clock
+    const int ready = poll(&wait, 1, ended ? 0 : kGlance);
+    if (ready == 0 && ended) return {};
+    if (ready <= 0) {
+      ended = has_ended(child);
+      continue;
+    }
     const ssize_t size = read(descriptor, piece.data(), piece.size());
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return fmt::format("could not be heard: {}", std::strerror(errno));
@@ -124,6 +136,7 @@ std::string receive(int descriptor, const ReadLimits& limits, std::vector<std::b
       return fmt::format("answered with more than {} bytes", limits.answer_bytes);
     answer.insert(answer.end(), piece.begin(), piece.begin() + size);
   }
+  return fmt::format("took more than {} seconds", limits.wall_seconds);
 }
 
 std::string describe_end(int status, const ReadLimits& limits) {
@@ -148,7 +161,7 @@ IsolatedResult run_isolated(const std::function<std::vector<std::byte>()>& work,
   if (child == 0) run_child(work, limits, writing.get());
   writing.close();
   IsolatedResult result;
-  result.failure = receive(reading.get(), limits, result.answer);
+  result.failure = receive(reading.get(), child, limits, result.answer);
   if (!result.failure.empty()) kill(child, SIGKILL);
   int status = 0;
   pid_t ended = 0;
