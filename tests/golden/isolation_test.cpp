@@ -85,6 +85,24 @@ TEST(Isolation, EndsAnEndlessWait) {
   EXPECT_EQ(result.failure, "took more than 0.25 seconds");
 }
 
+TEST(Isolation, DoesNotWaitForOthersThatHoldThePipe) {
+  // As when another thread forks at the same time: a grandchild keeps the pipe open beyond the
+  // limit.
+  ReadLimits limits;
+  limits.wall_seconds = 2;
+  const IsolatedResult result = run_isolated(
+      [] {
+        if (fork() == 0) {
+          sleep(4);
+          _exit(0);
+        }
+        return Bytes{std::byte{9}};
+      },
+      limits);
+  EXPECT_TRUE(result.finished) << result.failure;
+  EXPECT_EQ(result.answer, Bytes{std::byte{9}});
+}
+
 TEST(Isolation, LimitsTheAnswer) {
   ReadLimits limits;
   limits.answer_bytes = 1000;

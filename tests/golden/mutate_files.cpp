@@ -5,6 +5,7 @@
 //
 //   mutate_files COUNT [SEED]
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -284,6 +285,8 @@ struct Campaign {
   void file_mutant(std::uint64_t number, std::uint64_t seed);
   /// One damaged tree through the part that gives trees their meaning, which needs no file.
   void tree_mutant(std::uint64_t number, std::uint64_t seed);
+  /// A damaged answer of the process that reads files, as one with a damaged memory may give.
+  void answer_mutant(std::uint64_t number, std::uint64_t seed);
   void check_reports(std::uint64_t number);
 };
 
@@ -348,7 +351,50 @@ void Campaign::tree_mutant(std::uint64_t number, std::uint64_t seed) {
   }
 }
 
+void Campaign::answer_mutant(std::uint64_t number, std::uint64_t seed) {
+  Choices choices(seed + 1, ~number);
+  const TreeGroup tree = tree_from_cases(cases);
+  Bytes packed = pack_tree(tree);
+  constexpr NamedMutation kKinds[] = {{"bits", flip_bits},
+                                      {"run", overwrite_run},
+                                      {"truncated", truncate},
+                                      {"extended", extend},
+                                      {"swapped", swap_ranges}};
+  const std::size_t kind = choices.below(std::size(kKinds) + 2);
+  if (kind < std::size(kKinds))
+    kKinds[kind].apply(packed, choices);
+  else  // the lengths in this form are 64-bit numbers anywhere
+    put_number(packed, choices.below(packed.size()), nasty_number(choices), 8);
+  const Bytes exact(packed.begin(), packed.end());  // reading behind it must not hit spare capacity
+  try {
+    const std::string difference = cases_difference(cases_from_tree(unpack_tree(exact)));
+    if (!difference.empty()) fail(number, "an undetected change in an answer of " + difference);
+    ++outcomes["answer: identical"];
+  } catch (const ContentError&) {
+    ++outcomes["answer: ContentError"];
+  }
+}
+
 #if defined(__SANITIZE_ADDRESS__)
+/// Where reports go, and the process whose death ends the run.
+fs::path report_path;
+pid_t campaign_process = 0;
+
+/// Reports go to files so that those of reading processes can be judged; one of this process is
+/// shown.
+void show_own_report() {
+  if (getpid() != campaign_process) return;
+  std::ifstream file(fmt::format("{}.{}", report_path.string(), getpid()));
+  std::fputs(std::string((std::istreambuf_iterator<char>(file)), {}).c_str(), stderr);
+}
+
+void direct_reports(const fs::path& path) {
+  report_path = path;
+  campaign_process = getpid();
+  __sanitizer_set_report_path(report_path.c_str());
+  __sanitizer_set_death_callback(show_own_report);
+}
+
 /// True if the fault lies in code of the HDF5 library: the first frame of the report that is
 /// neither the sanitizer's nor the C library's is in it.
 bool is_library_fault(const std::string& report) {
@@ -382,12 +428,13 @@ void Campaign::check_reports([[maybe_unused]] std::uint64_t number) {
 int run(std::uint64_t count, std::uint64_t seed) {
   Campaign campaign;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_set_report_path((campaign.folder / "report").c_str());
+  direct_reports(campaign.folder / "report");
 #endif
   const auto start = std::chrono::steady_clock::now();
   for (std::uint64_t number = 0; number < count; ++number) {
     campaign.file_mutant(number, seed);
     campaign.tree_mutant(number, seed);
+    campaign.answer_mutant(number, seed);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   for (const auto& [outcome, times] : campaign.outcomes) fmt::print("{:>8}  {}\n", times, outcome);
