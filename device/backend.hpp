@@ -72,8 +72,9 @@ class Backend {
   /// Enqueues a kernel. Unknown kernels and wrong argument lists are `std::invalid_argument`.
   virtual void launch(std::string_view kernel, const Grid& grid,
                       std::span<const KernelArgument> arguments) = 0;
-  /// Waits for everything launched. After anything but kOk the backend has recovered and can be
-  /// placed again; buffer contents are then meaningless.
+  /// Waits for everything launched. After anything but kOk buffer contents are meaningless. The
+  /// host backend can then be placed again; a GPU may be lost to this process, and if so `place`
+  /// throws Unavailable.
   virtual RunReport finish() = 0;
   /// A description of the first damaged guard byte, if any: buffer, distance, before or after.
   virtual std::optional<std::string> damaged_guard() = 0;

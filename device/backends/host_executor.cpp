@@ -20,6 +20,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,7 @@ constinit thread_local monoref::simt::host::Index3 blockIdx;
 constinit thread_local monoref::simt::host::Index3 blockDim;
 constinit thread_local monoref::simt::host::Index3 gridDim;
 constinit thread_local std::uint32_t monoref::simt::host::linear_thread_index = 0;
+constinit thread_local void* monoref::simt::host::dynamic_shared_memory = nullptr;
 constinit std::uint64_t monoref::simt::host::active_fault = 0;
 
 namespace monoref::device {
@@ -157,7 +159,6 @@ class Worker {
   std::uint64_t ballot(bool predicate, const Site& site);
   void relax();
   void* shared_array(const void* key, const char* name, std::size_t bytes);
-  void* dynamic_shared() { return self_->block->shared.dynamic(); }
   [[noreturn]] void misaligned(const void* address, std::size_t bytes);
 
  private:
@@ -203,6 +204,7 @@ class Worker {
   std::size_t resident_ = 0;  ///< blocks of blocks_ that take part in this launch
   std::size_t starting_ = 0;  ///< the one of them whose threads are being started
   std::uint64_t live_ = 0;    ///< threads of all resident blocks
+  int wave_bits_ = 0;         ///< log2 of the lanes of a wave
   FiberQueue ready_;
   Fiber* self_ = nullptr;         ///< the fibre that runs
   Fiber* entering_ = nullptr;     ///< the fibre that control passes to
@@ -316,6 +318,7 @@ void Worker::show(const Fiber& me) {
   if (shown_ != me.block) {
     shown_ = me.block;
     blockIdx = me.block->index;
+    simt::host::dynamic_shared_memory = me.block->shared.dynamic();
   }
 }
 
@@ -344,11 +347,10 @@ void Worker::loop(Fiber& me) {
 bool Worker::begin_thread(Fiber& me) {
   Block* const block = block_to_start();
   if (block == nullptr) return false;
-  const auto wave_lanes = static_cast<std::uint32_t>(launch_->request.kernel->wave);
   me.block = block;
   me.linear = block->started++;
-  me.wave = &block->waves[me.linear / wave_lanes];
-  me.lane = me.linear % wave_lanes;
+  me.wave = &block->waves[me.linear >> wave_bits_];
+  me.lane = me.linear & ((1U << wave_bits_) - 1);
   me.index = block->next_thread;
   me.wait = Wait::kNothing;
   Index3& next = block->next_thread;
@@ -603,6 +605,7 @@ void Worker::enter_fibers() {
 void Worker::run(Launch& launch, int rank, int ranks) {
   const Grid& grid = launch.request.grid;
   launch_ = &launch;
+  wave_bits_ = std::countr_zero(static_cast<unsigned>(launch.request.kernel->wave));
   blockDim = {grid.threads_x, grid.threads_y, grid.threads_z};
   gridDim = {grid.blocks_x, grid.blocks_y, grid.blocks_z};
   failure_ = {};
@@ -730,13 +733,24 @@ RunReport run_on_host(const HostLaunch& request) {
                 .blocks = std::uint64_t{grid.blocks_x} * grid.blocks_y * grid.blocks_z,
                 .threads = grid.threads_x * grid.threads_y * grid.threads_z,
                 .deadline = now_ns() + std::llround(request.time_limit * 1e9)};
+  std::exception_ptr error;  // no exception may leave an OpenMP region
+  const auto run_share = [&launch, &error](int rank, int ranks) {
+    try {
+      Worker::mine().run(launch, rank, ranks);
+    } catch (...) {
+      launch.stop = true;
+      const std::lock_guard lock(launch.mutex);
+      error = std::current_exception();
+    }
+  };
   const int workers = choose_workers(launch);
   if (workers == 1) {
-    Worker::mine().run(launch, 0, 1);
+    run_share(0, 1);
   } else {
 #pragma omp parallel num_threads(workers)
-    Worker::mine().run(launch, omp_get_thread_num(), omp_get_num_threads());
+    run_share(omp_get_thread_num(), omp_get_num_threads());
   }
+  if (error) std::rethrow_exception(error);
   return launch.report;
 }
 
@@ -762,10 +776,6 @@ void relax() {
 
 void* shared_array(const void* key, const char* name, std::size_t bytes) {
   return device::current_worker->shared_array(key, name, bytes);
-}
-
-void* dynamic_shared() {
-  return device::current_worker->dynamic_shared();
 }
 
 void misaligned(const void* address, std::size_t bytes) {

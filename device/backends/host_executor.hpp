@@ -23,6 +23,7 @@ struct HostLaunch {
 /// Runs the launch to its end, or to the first thing that is wrong with it: threads that diverge at
 /// a barrier or in a cross-lane operation, a fault, a full stack, the time limit. The message names
 /// block, thread and place. Whatever happened, the next launch finds the executor as new.
+/// Throws std::system_error or std::bad_alloc where the machine has no memory for the launch.
 RunReport run_on_host(const HostLaunch& launch);
 
 }  // namespace monoref::device

@@ -225,7 +225,8 @@ void CudaRuntime::launch(const simt::host::KernelEntry& kernel, const Grid& grid
           "cudaLaunchKernel");
 }
 
-/// Destroys the context, and with it all memory, and opens a new one.
+/// Destroys the context, and with it all memory, and opens a new one. The driver allows that after
+/// errors of a launch; after a fault on the device the process has to end (seen with 580).
 bool CudaRuntime::recover() {
   ranges_.clear();
   used_granules_.clear();

@@ -69,7 +69,6 @@ std::uint64_t ballot_bits(bool predicate, const Site& site);
 void relax();
 /// The shared array that belongs to `key`, the same address for all threads of the block.
 void* shared_array(const void* key, const char* name, std::size_t bytes);
-void* dynamic_shared();
 /// Ends the launch with a verdict: an access of `bytes` at an address that is no multiple of it.
 [[noreturn]] void misaligned(const void* address, std::size_t bytes);
 
@@ -86,6 +85,8 @@ constexpr std::uint64_t fault_hash(std::string_view name) {
   return hash;
 }
 
+/// The dynamic shared memory of the block whose thread runs.
+extern constinit thread_local void* dynamic_shared_memory [[gnu::tls_model("initial-exec")]];
 extern constinit thread_local std::uint32_t linear_thread_index [[gnu::tls_model("initial-exec")]];
 
 /// Calls `kernel` with arguments taken from untyped memory.
@@ -155,7 +156,7 @@ inline void __syncthreads(const std::source_location& site = std::source_locatio
       ::monoref::simt::host::shared_array(&monoref_shared_key_##name, #name, sizeof(type[count])))
 #define MONOREF_DYNAMIC_SHARED(type, name)                                    \
   static_assert(::std::is_trivially_copyable_v<type> && alignof(type) <= 16); \
-  type* const name = static_cast<type*>(::monoref::simt::host::dynamic_shared())
+  type* const name = static_cast<type*>(::monoref::simt::host::dynamic_shared_memory)
 
 #if MONOREF_SIMT_FAULTS
 #define MONOREF_FAULT(name)               \

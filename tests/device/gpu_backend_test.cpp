@@ -31,9 +31,11 @@ class PretendRuntime final : public GpuRuntime {
   int wave() const override { return 32; }
 
   std::byte* allocate(std::size_t bytes) override {
-    return static_cast<std::byte*>(std::aligned_alloc(4096, bytes));
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(4096, bytes));
+    memory_.emplace(memory, std::unique_ptr<std::byte, void (*)(void*)>(memory, &std::free));
+    return memory;
   }
-  void release(std::byte* memory) override { std::free(memory); }
+  void release(std::byte* memory) override { memory_.erase(memory); }
   std::byte* allocate_host(std::size_t bytes) override { return allocate(bytes); }
   void release_host(std::byte* memory) override { release(memory); }
 
@@ -72,12 +74,16 @@ class PretendRuntime final : public GpuRuntime {
     if (!error_.empty()) throw GpuError{std::exchange(error_, {})};
     return !script_.stuck;
   }
-  bool recover() override { return script_.recovers; }
+  bool recover() override {
+    memory_.clear();
+    return script_.recovers;
+  }
 
  private:
   Script& script_;
   std::string error_;
   std::map<std::byte*, std::uint64_t> ranges_;
+  std::map<std::byte*, std::unique_ptr<std::byte, void (*)(void*)>> memory_;
 };
 
 class GpuBehaviour : public testing::TestWithParam<BehaviourTest> {};
