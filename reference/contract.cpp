@@ -33,6 +33,18 @@ const std::vector<FieldAccess>& accesses() {
                                    "K and V pages share a block, or are planes of their own"),
       access<&Contract::out_of_range_slot>("out_of_range_slot", {"refuse", "drop"},
                                            "a slot at or beyond the cache's end"),
+      access<&Contract::fp8_encoding>("fp8_encoding", {"e4m3fn", "e4m3fnuz"},
+                                      "which FP8 the codes are"),
+      access<&Contract::fp8_overflow>("fp8_overflow", {"nan", "saturate"},
+                                      "conversion of values past the largest FP8 number"),
+      access<&Contract::fp8_max>("fp8_max", {"448", "240", "224"},
+                                 "what the largest element of a quantised row is scaled to"),
+      access<&Contract::norm_source>("norm_source", {"unrounded", "rounded"},
+                                     "the sum that the input norm goes on with"),
+      access<&Contract::key_source>("key_source", {"bf16", "unrounded"},
+                                    "the rotated key that is converted to FP8"),
+      access<&Contract::kv_scale>("kv_scale", {"divide", "reciprocal"},
+                                  "how a cache scale is applied"),
   };
   return all;
 }

@@ -21,14 +21,57 @@ enum class OutOfRangeSlot : std::uint8_t {
   kDrop,    ///< what a kernel does, which cannot refuse: the row is not written
 };
 
+/// Which FP8 the codes of activations, weights and caches are (section 8, bug cases F01, F15).
+enum class Fp8Encoding : std::uint8_t {
+  kFn,    ///< gfx950: largest 448, NaN 0x7F and 0xFF
+  kFnuz,  ///< gfx942: largest 240, NaN 0x80, no -0
+};
+
+/// What a conversion to FP8 makes of a value past the largest number (section 8, bug case F16).
+/// Both leave NaN a NaN.
+enum class Fp8Overflow : std::uint8_t {
+  kNan,       ///< a bare convert: NaN, of an infinity too
+  kSaturate,  ///< the largest number of that sign, as if clamped before; of an infinity too
+};
+
+/// The magnitude that the largest element of a quantised row is scaled to (section 8, bug case
+/// F02). Above the encoding's largest number it is refused.
+enum class Fp8Max : std::uint8_t { k448, k240, k224 };
+
+/// What the norm goes on with after the residual addition (upstream-semantics section 9.2).
+enum class NormSource : std::uint8_t {
+  kUnrounded,  ///< the binary32 sum
+  kRounded,    ///< the sum rounded to BF16, as it is stored
+};
+
+/// Which value of a rotated key is converted to FP8 (upstream-semantics section 9.1).
+enum class KeySource : std::uint8_t {
+  kBf16,       ///< the key rounded to BF16 first, as AITER does: two roundings
+  kUnrounded,  ///< the binary32 key, as vLLM's own kernel does
+};
+
+/// How a cache scale is applied to what is stored (upstream-semantics sections 3.3 and 9.1). The
+/// results differ unless the scale is a power of two.
+enum class KvScale : std::uint8_t {
+  kDivide,      ///< x / scale, one rounding
+  kReciprocal,  ///< x * (1 / scale), two roundings
+};
+
 /// One value per choice. Stages read only the fields that concern them.
 struct Contract {
   KvLayout kv_layout = KvLayout::kInterleaved;
   OutOfRangeSlot out_of_range_slot = OutOfRangeSlot::kRefuse;
+  Fp8Encoding fp8_encoding = Fp8Encoding::kFn;
+  Fp8Overflow fp8_overflow = Fp8Overflow::kNan;
+  Fp8Max fp8_max = Fp8Max::k448;
+  NormSource norm_source = NormSource::kUnrounded;
+  KeySource key_source = KeySource::kBf16;
+  KvScale kv_scale = KvScale::kDivide;
 
   bool operator==(const Contract&) const = default;
 
-  /// Reads `PRESET[,field=value...]`. Refuses unknown presets, fields and values, naming the legal ones.
+  /// Reads `PRESET[,field=value...]`. Refuses unknown presets, fields and values, naming the legal
+  /// ones.
   static Contract parse(std::string_view text);
   /// The shortest text that `parse` reads back: the preset, then the fields that differ from it.
   std::string text() const;
