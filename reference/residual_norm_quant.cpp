@@ -1,5 +1,6 @@
 #include "reference/residual_norm_quant.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -33,18 +34,13 @@ float sum_of_squares(std::span<const float> row) {
   const TwoLevelOrder& order = input_norm_order();
   std::vector<float> threads;
   for (std::size_t first = 0; first < row.size(); first += kNormElementsPerThread) {
-    const auto own = row.subspan(first, kNormElementsPerThread);
+    const std::size_t count = std::min<std::size_t>(kNormElementsPerThread, row.size() - first);
+    const auto own = row.subspan(first, count);
     threads.push_back(fma_chain(own, own, 0.0f));
   }
   const std::size_t warps = (threads.size() + order.wave_lanes - 1) / order.wave_lanes;
   threads.resize(warps * order.wave_lanes, 0.0f);
   return two_level_sum(threads, order);
-}
-
-void normalise(Row& row, const ResidualNormQuantInput& input, float eps) {
-  const float rstd = reciprocal_rms(sum_of_squares(row), input.ar.dim(1), eps);
-  for (std::size_t i = 0; i < row.size(); ++i)
-    row[i] = (row[i] * rstd) * (float_from_bf16(input.gamma(i)) + 1.0f);
 }
 
 float scale_of(std::span<const float> row, float maximum) {
@@ -54,6 +50,16 @@ float scale_of(std::span<const float> row, float maximum) {
 }
 
 }  // namespace
+
+std::vector<float> input_norm(std::span<const float> sums,
+                              const View<const std::uint16_t, 1>& gamma, float eps) {
+  const auto hidden = static_cast<std::int64_t>(sums.size());
+  const float rstd = reciprocal_rms(sum_of_squares(sums), hidden, eps);
+  std::vector<float> y(sums.size());
+  for (std::size_t i = 0; i < y.size(); ++i)
+    y[i] = (sums[i] * rstd) * (float_from_bf16(gamma(i)) + 1.0f);
+  return y;
+}
 
 std::array<std::int64_t, 2> residual_norm_quant_shape(const ResidualNormQuantInput& input) {
   const std::array<std::int64_t, 2> dims{input.ar.dim(0), input.ar.dim(1)};
@@ -78,8 +84,7 @@ void residual_norm_quant(const ResidualNormQuantInput& input,
   const float maximum = fp8_maximum(input.contract);
   const float eps = checked_eps("residual_norm_quant", input.eps);
   for (std::int64_t row = 0; row < dims[0]; ++row) {
-    Row y = add_residual(input, output, row);
-    normalise(y, input, eps);
+    const Row y = input_norm(add_residual(input, output, row), input.gamma, eps);
     const float scale = scale_of(y, maximum);
     output.x_scale(row) = scale;
     for (std::size_t i = 0; i < y.size(); ++i) output.x8(row, i) = fp8.encode(y[i] / scale);

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "reference/contract.hpp"
 #include "reference/tensor.hpp"
@@ -27,6 +29,11 @@ struct ResidualNormQuantOutput {
   View<std::uint8_t, 2> x8;         ///< [n, hidden] codes of the contract's FP8
   View<float, 1> x_scale;           ///< [n] binary32; a code stands for code * scale
 };
+
+/// y of the stage below for one row of sums, in binary32: the norm alone, before FP8. Takes any
+/// width up to kNormMaxHidden: a last thread may own fewer elements.
+std::vector<float> input_norm(std::span<const float> sums,
+                              const View<const std::uint16_t, 1>& gamma, float eps);
 
 /// The dims [n, hidden] of the outputs. Strides are free. Refuses hidden that is not a multiple of
 /// 8 up to 8192; a residual or gamma of other dims; an eps that is not above 0 and finite in
