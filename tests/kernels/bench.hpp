@@ -62,11 +62,13 @@ class KernelBench {
     if (placed_) return;
     placed_ = true;
     std::vector<BufferRequest> requests;
-    for (const auto& image : images_)
+    for (const auto& image : images_) {
       requests.push_back({.name = "buffer " + std::to_string(requests.size()),
-                          .extents = {{0, image.size()}},
+                          .extents = {},
                           .alignment = alignment_,
                           .image = image});
+      if (!image.empty()) requests.back().extents = {{0, image.size()}};
+    }
     backend_->place(requests);
   }
 
