@@ -35,7 +35,9 @@ constexpr int kSliceThreads = kTileRows * kTokenGroups;
 /// the threads of a slice read at once into different banks.
 constexpr int kStagedStride = kChunk + 4;
 constexpr int kStagedSlice = kTileTokens * kStagedStride;
+constexpr int kStagedNumbers = kSlices * kStagedSlice;
 constexpr int kTileOutputs = kTileRows * kTileTokens;
+constexpr int kPartials = kSlices * kTileOutputs;
 
 /// The arguments of a launch.
 struct Projection {
@@ -226,9 +228,8 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
   const int worker = static_cast<int>(threadIdx.x) % kSliceThreads;
   const int team = static_cast<int>(threadIdx.x) / kSliceThreads;
   const int teams = static_cast<int>(blockDim.x) / kSliceThreads;
-  for (std::int32_t first = 0; first < p.slices(); first += teams) {
+  for (std::int32_t first = 0; first < p.slices(); first += teams)
     sum_slice(p, at, first + team, worker, staged + team * kStagedSlice, partials);
-  }
   __syncthreads();
   store_tile(p, at, partials);
 }
@@ -253,8 +254,8 @@ monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const
                        const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
                        std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
                        std::int32_t hidden, std::int32_t encoding) {
-  MONOREF_SHARED(float, staged, kSlices* kStagedSlice);
-  MONOREF_SHARED(float, partials, kSlices* kTileOutputs);
+  MONOREF_SHARED(float, staged, kStagedNumbers);
+  MONOREF_SHARED(float, partials, kPartials);
   if (hidden < kChunk || hidden % kChunk != 0 || rows % kTileRows != 0) return;
   if (blockDim.x % kSliceThreads != 0 || blockDim.x > kSlices * kSliceThreads) return;
   const Projection p{x8,

@@ -190,7 +190,7 @@ struct ProjectionCase {
 
   ProjectionCase(i64 token_count, i32 row_count, i32 hidden_size, bool is_fnuz, i64 row_gap)
       : tokens(token_count), rows(row_count), hidden(hidden_size), fnuz(is_fnuz), gap(row_gap) {
-    Draws draws(static_cast<std::uint64_t>(hidden * 100 + tokens));
+    Draws draws(static_cast<std::uint64_t>(hidden) * 100 + static_cast<std::uint64_t>(tokens));
     const auto small = [&] {
       return static_cast<u8>(draws.below(0x38) + 1 + 0x80 * draws.below(2));
     };
@@ -384,8 +384,8 @@ HeadOutputs heads_kernel(const HeadCase& c, const Launch& launch) {
   const auto index_k = bench.add(std::vector<std::uint32_t>(size(c.index_heads > 0 ? 1 : 0), 7));
   bench.launch("monoref_qk_norm_rope", launch.grid(), qkv, c.stride(), c.element_stride, positions,
                table, i64{c.rotary_dim}, c.table_rows, gamma[0], gamma[1], gamma[2], gamma[3], q,
-               i64{c.q_heads * c.head_dim}, index_q, i64{c.index_heads * c.head_dim}, k,
-               i64{c.kv_heads * c.head_dim}, index_k, i64{c.head_dim}, c.tokens, c.q_heads,
+               i64{c.q_heads} * c.head_dim, index_q, i64{c.index_heads} * c.head_dim, k,
+               i64{c.kv_heads} * c.head_dim, index_k, i64{c.head_dim}, c.tokens, c.q_heads,
                c.kv_heads, c.index_heads, c.head_dim, c.rotary_dim, 1e-6F);
   return {bench.read<u16>(q), bench.read<u16>(index_q), bench.read<std::uint32_t>(k),
           bench.read<std::uint32_t>(index_k)};
@@ -473,7 +473,7 @@ struct Place {
 Place place_of(const InsertCase& c, i64 slot, i64 head, i64 d, i64 x) {
   const i64 page = slot / 128 * 8 * c.sides + slot % 128 / 16, t = slot % 16;
   const i64 start = (page * c.heads + head) * c.head_dim * 16;
-  const i64 v_view = (c.sides - 1) * 8 * c.heads * c.head_dim * 16;
+  const i64 v_view = i64{8} * (c.sides - 1) * c.heads * c.head_dim * 16;
   return {static_cast<std::size_t>(start + d / x * 16 * x + t * x + d % x),
           static_cast<std::size_t>(v_view + start + t / x * c.head_dim * x + d * x + t % x)};
 }
