@@ -4,7 +4,8 @@
 
 #define MONOREF_STAGES(stage)                                                             \
   stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address) \
-      stage(index_cache_insert)
+      stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)          \
+          stage(qk_norm_rope) stage(kv_cache_insert)
 
 namespace monoref {
 

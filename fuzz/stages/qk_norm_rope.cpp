@@ -1,0 +1,349 @@
+// qk_norm_rope: generator, reference and kernel side by side.
+#include "reference/qk_norm_rope.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr std::array<double, 4> kEps{1e-6, 1e-5, 1.0, 0x1p-30};
+constexpr std::array<std::int64_t, 6> kHeadDims{8, 16, 32, 64, 96, 128};
+constexpr std::array<const char*, 4> kGammas{"q_gamma", "k_gamma", "index_q_gamma",
+                                             "index_k_gamma"};
+constexpr std::uint16_t kBf16One = 0x3F80;
+
+HeadShape shape_of(const Case& item) {
+  return {.q_heads = item.integer("q_heads"),
+          .kv_heads = item.integer("kv_heads"),
+          .index_q_heads = item.integer("index_q_heads"),
+          .head_dim = item.integer("head_dim"),
+          .rotary_dim = item.integer("rotary_dim")};
+}
+
+/// The rows of the table that have storage. A long table has three short runs of them, at both ends
+/// and in the middle, so that 2^20 positions cost nothing.
+std::vector<std::int64_t> stored_positions(std::int64_t table_rows) {
+  constexpr std::int64_t kRun = 4;
+  std::vector<std::int64_t> starts{0};
+  std::int64_t run = table_rows;
+  if (table_rows > 4096) {
+    starts = {0, table_rows / 2, table_rows - kRun};
+    run = kRun;
+  }
+  std::vector<std::int64_t> stored;
+  for (const std::int64_t start : starts)
+    for (std::int64_t i = 0; i < run; ++i) stored.push_back(start + i);
+  return stored;
+}
+
+std::vector<std::int64_t> make_positions(const Params& params, CounterRandom& random) {
+  const std::string_view kind = params.word("positions");
+  const std::vector<std::int64_t> stored = stored_positions(params["table_rows"]);
+  const auto count = static_cast<std::int64_t>(stored.size());
+  std::int64_t at = random.below(count);
+  std::vector<std::int64_t> positions;
+  for (std::int64_t row = 0; row < params["rows"]; ++row) {
+    if (kind == "ordinary") at = random.below(count);
+    if (kind == "last") at = count - 1 - random.below(std::min<std::int64_t>(count, 3));
+    if (kind == "around_256") at = std::min(count - 1, 254 + random.below(4));
+    if (kind == "consecutive" && row > 0) at = (at + 1) % count;
+    positions.push_back(stored[static_cast<std::size_t>(at)]);
+  }
+  return positions;
+}
+
+/// Cosines and sines between -1 and 1, the ends and zeros among them.
+std::uint16_t table_element(CounterRandom& random) {
+  constexpr std::array<std::uint16_t, 4> kEnds{0x0000, 0x8000, 0x3F80, 0xBF80};
+  if (random.once_in(8)) return kEnds[static_cast<std::size_t>(random.below(4))];
+  const std::int64_t magnitude = random.between(0x3A00, 0x3F7F);
+  return static_cast<std::uint16_t>(magnitude | (random.once_in(2) ? 0x8000 : 0));
+}
+
+Tensor make_table(std::int64_t table_rows, std::int64_t rotary_dim, std::int64_t gap,
+                  CounterRandom& random) {
+  const std::int64_t stride = rotary_dim + gap;
+  const std::vector<std::int64_t> stored = stored_positions(table_rows);
+  Layout layout{{table_rows, rotary_dim}, {stride, 1}, {}};
+  for (const std::int64_t position : stored) {
+    const std::int64_t offset = position * stride;
+    const bool follows = !layout.extents.empty() && layout.span() + gap == offset;
+    if (follows)
+      layout.extents.back().count += stride;
+    else
+      layout.extents.push_back({offset, rotary_dim});
+  }
+  Tensor table(DType::kBFloat16, layout);
+  table.fill_bytes(std::byte{0xC3});
+  const auto view = table.view<std::uint16_t, 2>();
+  for (const std::int64_t position : stored)
+    for (std::int64_t i = 0; i < rotary_dim; ++i) view(position, i) = table_element(random);
+  return table;
+}
+
+std::uint32_t gamma_element(std::string_view kind, CounterRandom& random) {
+  if (kind == "zero") return 0;
+  if (kind == "special") return draw_bf16(Floats::kSpecial, random);
+  return draw_bf16(Floats::kOrdinary, random);
+}
+
+Tensor positions_tensor(const std::vector<std::int64_t>& positions) {
+  return Tensor::of(DType::kInt64, {static_cast<std::int64_t>(positions.size())}, positions);
+}
+
+void plant_defect(Case& item, const std::string& defect, std::int64_t table_rows) {
+  const Tensor& position = item.input("position");
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(position.dim(0)), table_rows);
+  if (defect == "position_past_table") replace_input(item, "position", positions_tensor(positions));
+  if (defect == "position_negative") {
+    std::fill(positions.begin(), positions.end(), -1);
+    replace_input(item, "position", positions_tensor(positions));
+  }
+  const Tensor& qkv = item.input("qkv");
+  if (defect == "row_width")
+    replace_input(item, "qkv",
+                  Tensor(DType::kBFloat16, Layout::dense({qkv.dim(0), qkv.dim(1) - 1})));
+}
+
+Case build(const Params& params, const Contract&, std::uint64_t seed) {
+  const std::int64_t head_dim = kHeadDims[static_cast<std::size_t>(params["head_dim"])];
+  const HeadShape shape{.q_heads = params["q_heads"],
+                        .kv_heads = params["kv_heads"],
+                        .index_q_heads = params["index_q_heads"],
+                        .head_dim = head_dim,
+                        .rotary_dim = std::min(8 * params["rotary_eighths"], head_dim)};
+  const std::int64_t rows = params["rows"];
+  const std::int64_t table_rows = params["table_rows"];
+  const auto content = static_cast<Floats>(params["content"]);
+  const std::string defect(
+      rows == 0 && params.word("defect").starts_with("position") ? "none" : params.word("defect"));
+  CounterRandom position_random(seed, "position");
+  CounterRandom table_random(seed, "cos_sin");
+  CounterRandom qkv_random(seed, "qkv");
+  const auto positions = make_positions(params, position_random);
+  Case item;
+  item.scalars = {{"q_heads", shape.q_heads},
+                  {"kv_heads", shape.kv_heads},
+                  {"index_q_heads", shape.index_q_heads},
+                  {"head_dim", shape.head_dim},
+                  {"rotary_dim", shape.rotary_dim},
+                  {"eps", kEps[static_cast<std::size_t>(params["eps"])]},
+                  {"out_row_gap", params["out_row_gap"]},
+                  {"defect", defect}};
+  item.inputs = {
+      {"qkv",
+       drawn_tensor(DType::kBFloat16,
+                    gapped_rows(rows, shape.row_width(), params["qkv_step"], params["qkv_gap"]),
+                    [&] { return draw_bf16(content, qkv_random); })},
+      {"position", positions_tensor(positions)},
+      {"cos_sin", make_table(table_rows, shape.rotary_dim, params["table_gap"], table_random)}};
+  for (const char* name : kGammas) {
+    CounterRandom random(seed, name);
+    item.inputs.push_back({name, drawn_tensor(DType::kBFloat16, Layout::dense({head_dim}), [&] {
+                             return gamma_element(params.word("gamma"), random);
+                           })});
+  }
+  plant_defect(item, defect, table_rows);
+  return item;
+}
+
+QkNormRopeInput input_of(const Case& item) {
+  return {item.input("qkv").view<std::uint16_t, 2>(),
+          item.input("position").view<std::int64_t, 1>(),
+          item.input("cos_sin").view<std::uint16_t, 2>(),
+          item.input("q_gamma").view<std::uint16_t, 1>(),
+          item.input("k_gamma").view<std::uint16_t, 1>(),
+          item.input("index_q_gamma").view<std::uint16_t, 1>(),
+          item.input("index_k_gamma").view<std::uint16_t, 1>(),
+          item.real("eps"),
+          shape_of(item)};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const HeadShape shape = shape_of(item);
+  const std::int64_t rows = qk_norm_rope_rows(input_of(item));
+  const auto spec = [&](const char* name, DType type, std::int64_t heads) {
+    const std::int64_t stride = heads * shape.head_dim + item.integer_or("out_row_gap", 0);
+    return OutputSpec{name,
+                      type,
+                      Layout::strided({rows, heads, shape.head_dim}, {stride, shape.head_dim, 1}),
+                      {"token", "head", "dim"},
+                      ""};
+  };
+  return {spec("q", DType::kBFloat16, shape.q_heads), spec("k", DType::kFloat32, shape.kv_heads),
+          spec("index_q", DType::kBFloat16, shape.index_q_heads),
+          spec("index_k", DType::kFloat32, 1)};
+}
+
+void reference(const Case& item, Outputs& out) {
+  qk_norm_rope(input_of(item),
+               {out[0].tensor.view<std::uint16_t, 3>(), out[1].tensor.view<float, 3>(),
+                out[2].tensor.view<std::uint16_t, 3>(), out[3].tensor.view<float, 3>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const HeadShape shape = shape_of(item);
+  const Layout& qkv = item.input("qkv").layout();
+  const Layout& table = item.input("cos_sin").layout();
+  const std::int64_t rows = qkv.dims[0];
+  const std::int64_t heads = rows * (shape.q_heads + shape.kv_heads + shape.index_q_heads + 1);
+  constexpr std::int64_t kThreads = 128;
+  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
+                              (heads * 32 + kThreads - 1) / kThreads, 1, 64)),
+                          .threads_x = kThreads};
+  const auto bf16_input = [&](const char* name) {
+    return launcher.address<const std::uint16_t>(name);
+  };
+  const auto row_stride = [&](std::int64_t count) {
+    return count * shape.head_dim + item.integer_or("out_row_gap", 0);
+  };
+  launcher.run(
+      "monoref_qk_norm_rope", grid, bf16_input("qkv"), qkv.strides[0], qkv.strides[1],
+      launcher.address<const std::int64_t>("position"), bf16_input("cos_sin"), table.strides[0],
+      table.dims[0], bf16_input("q_gamma"), bf16_input("k_gamma"), bf16_input("index_q_gamma"),
+      bf16_input("index_k_gamma"), launcher.address<std::uint16_t>("out.q"),
+      row_stride(shape.q_heads), launcher.address<std::uint16_t>("out.index_q"),
+      row_stride(shape.index_q_heads), launcher.address<float>("out.k"), row_stride(shape.kv_heads),
+      launcher.address<float>("out.index_k"), row_stride(1), rows,
+      static_cast<std::int32_t>(shape.q_heads), static_cast<std::int32_t>(shape.kv_heads),
+      static_cast<std::int32_t>(shape.index_q_heads), static_cast<std::int32_t>(shape.head_dim),
+      static_cast<std::int32_t>(shape.rotary_dim), static_cast<float>(item.real("eps")));
+}
+
+constexpr std::array<const char*, 4> kOutputs{"q", "k", "index_q", "index_k"};
+
+std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const std::int64_t rows = item.input("qkv").dim(0);
+  const Outputs other = evaluate(with_reversed_rows(item, {"qkv", "position"}));
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (const char* name : kOutputs)
+      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
+        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
+  return std::nullopt;
+}
+
+/// The bits of one element of a dense or strided [row, head, dim] output.
+std::uint32_t element_bits(const Tensor& tensor, std::int64_t row, std::int64_t head,
+                           std::int64_t dim) {
+  const auto& strides = tensor.layout().strides;
+  const std::int64_t offset = row * strides[0] + head * strides[1] + dim;
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, tensor.base() + offset * static_cast<std::int64_t>(tensor.element_size()),
+              tensor.element_size());
+  return bits;
+}
+
+/// With a table of cosines 1 and sines 0 a head is its norm; dims behind the rotary ones must not
+/// change with the table (bug case N05).
+std::optional<std::string> untouched_dims_are_the_norm(const Case& item, const Outputs& out,
+                                                       const Evaluate& evaluate) {
+  const HeadShape shape = shape_of(item);
+  Case still = item;
+  Tensor table = item.input("cos_sin");
+  const auto view = table.view<std::uint16_t, 2>();
+  const auto position = item.input("position").view<std::int64_t, 1>();
+  for (std::int64_t row = 0; row < position.dim(0); ++row)
+    for (std::int64_t i = 0; i < shape.rotary_dim; ++i)
+      view(position(row), i) = i < shape.rotary_dim / 2 ? kBf16One : std::uint16_t{0};
+  replace_input(still, "cos_sin", std::move(table));
+  const Outputs norm = evaluate(still);
+  for (const char* name : kOutputs) {
+    const Tensor& turned = output(out, name);
+    for (std::int64_t row = 0; row < turned.dim(0); ++row)
+      for (std::int64_t head = 0; head < turned.dim(1); ++head)
+        for (std::int64_t dim = shape.rotary_dim; dim < shape.head_dim; ++dim)
+          if (element_bits(turned, row, head, dim) !=
+              element_bits(output(norm, name), row, head, dim))
+            return fmt::format("dim {} of row {}, head {} of {} depends on the table", dim, row,
+                               head, name);
+  }
+  return std::nullopt;
+}
+
+/// v lies between k and index q in the row and takes no part.
+std::optional<std::string> values_do_not_matter(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const HeadShape shape = shape_of(item);
+  Case poisoned = item;
+  Tensor qkv = item.input("qkv");
+  const auto view = qkv.view<std::uint16_t, 2>();
+  for (std::int64_t row = 0; row < view.dim(0); ++row)
+    for (std::int64_t i = shape.v_start(); i < shape.index_q_start(); ++i) view(row, i) = 0x7FC0;
+  replace_input(poisoned, "qkv", std::move(qkv));
+  const Outputs other = evaluate(poisoned);
+  for (std::size_t i = 0; i < out.size(); ++i)
+    for (std::int64_t row = 0; row < out[i].tensor.dim(0); ++row)
+      if (!same_row(out[i].tensor, row, other[i].tensor, row))
+        return fmt::format("row {} of {} depends on v", row, out[i].name);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage qk_norm_rope_stage() {
+  Stage stage;
+  stage.name = "qk_norm_rope";
+  stage.summary = "norm of each head and partial NeoX rotation of q, k, index q and index k";
+  stage.source = "mono-decode sections 3.6 and 3.7; upstream-semantics section 3.3";
+  stage.dimensions = {
+      {"rows", 1, 0, 4, {0, 1, 17}, {}, "tokens"},
+      {"q_heads", 1, 1, 4, {1, 16}, {}, "query heads of the rank"},
+      {"kv_heads", 1, 1, 2, {1, 4}, {}, "K/V heads of the rank"},
+      {"index_q_heads", 1, 1, 4, {1, 4}, {}, "index query heads of the rank"},
+      {"head_dim", 0, 0, 5, {5}, {"8", "16", "32", "64", "96", "128"}, "elements of a head"},
+      {"rotary_eighths", 1, 1, 16, {1, 8}, {}, "rotated dims / 8, at most the head"},
+      {"table_rows", 1, 1, 300, {1, 2, 256, 257, 258, 1 << 20}, {}, "positions of the table"},
+      {"table_gap", 0, 0, 8, {0, 1, 8}, {}, "elements between rows of the table"},
+      {"qkv_step", 1, 1, 2, {}, {}, "stride of the projection's elements"},
+      {"qkv_gap", 0, 0, 8, {0, 1, 8}, {}, "elements between its rows"},
+      {"out_row_gap", 0, 0, 8, {0, 1, 4}, {}, "elements between rows of the results"},
+      floats_dimension("content", "the projection's heads"),
+      Dimension::choice("gamma", {"zero", "ordinary", "special"}, "weights without their 1"),
+      Dimension::choice("positions", {"ordinary", "last", "around_256", "consecutive"},
+                        "what the positions are"),
+      {"eps", 0, 0, 3, {}, {"1e-6", "1e-5", "1", "2^-30"}, "added inside the root"},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
+       {"none", "position_past_table", "position_negative", "row_width"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {
+      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      {"untouched_dims", "dims behind the rotary ones are those of the norm",
+       untouched_dims_are_the_norm},
+      {"values_apart", "the projection's v changes nothing", values_do_not_matter},
+  };
+  stage.mutants = {
+      {"rope_eps_outside_root", "own", "eps added to the root"},
+      {"rope_weight_without_one", "own", "weight gamma instead of gamma + 1"},
+      {"rope_norm_rounded", "own", "the norm rounded to BF16 before the rotation"},
+      {"rope_product_not_fused", "own", "both products rounded before the sum"},
+      {"rope_sine_sign", "N04", "rotation the other way round"},
+      {"rope_cos_sin_swapped", "N04", "sines taken for cosines"},
+      {"rope_interleaved_pairs", "N04", "pairs (2i, 2i + 1) instead of halves"},
+      {"rope_whole_head", "N05", "whole head rotated"},
+      {"rope_position_of_first_token", "own", "every token at the first one's position"},
+      {"rope_position_8_bits", "N07", "positions cut to 8 bits"},
+      {"rope_gamma_of_q", "N08", "every head takes the weight of q"},
+      {"rope_index_gammas_swapped", "N08", "weights of index q and index k exchanged"},
+      {"rope_element_stride_ignored", "N01", "elements of a row taken to be contiguous"},
+      {"rope_v_heads_not_skipped", "own", "index heads read from where v lies"},
+  };
+  return stage;
+}
+
+}  // namespace monoref

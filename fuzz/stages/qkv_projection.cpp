@@ -1,0 +1,296 @@
+// qkv_projection: generator, reference and kernel side by side.
+#include "reference/qkv_projection.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "reference/fp8_rules.hpp"
+#include "reference/weight_layouts.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr std::int64_t kChunk = ProjectionOrder::kChunk;
+constexpr std::int64_t kGroupRows = 16;
+
+/// Sizes of a case, after the dimensions that depend on each other are settled.
+struct Sizes {
+  std::int64_t tokens;
+  std::int64_t hidden;
+  std::int64_t rows;
+
+  explicit Sizes(const Params& params) : tokens(params["tokens"]), rows(16 * params["row_groups"]) {
+    std::int64_t chunks = params["chunks"];
+    if (chunks > ProjectionOrder::kWaves) chunks -= chunks % ProjectionOrder::kWaves;
+    hidden = chunks * kChunk;
+    if (hidden <= 1024) return;
+    rows = std::min(rows, kGroupRows);
+    tokens = std::min<std::int64_t>(tokens, 4);
+  }
+};
+
+/// For cancelling content: which k carry a large number, and with what sign in the weights. Pairs
+/// of opposite sign, so that small products around them decide the sum, and with it the order.
+std::vector<int> cancelling_signs(std::int64_t hidden, CounterRandom& random) {
+  std::vector<int> signs(static_cast<std::size_t>(hidden), 0);
+  for (std::int64_t pair = 0; pair < hidden / 8; ++pair)
+    for (const int sign : {1, -1}) {
+      std::int64_t k = random.below(hidden);
+      while (signs[static_cast<std::size_t>(k)] != 0) k = (k + 1) % hidden;
+      signs[static_cast<std::size_t>(k)] = sign;
+    }
+  return signs;
+}
+
+/// Codes of one operand of the product.
+class Codes {
+ public:
+  Codes(const Params& params, const Contract& contract, std::uint64_t seed, std::string_view name)
+      : kind_(params.word("codes")),
+        is_weight_(name == "weight"),
+        format_(fp8_rules(contract).format),
+        random_(seed, name),
+        hidden_(Sizes(params).hidden) {
+    CounterRandom shared(seed, "signs");
+    signs_ = cancelling_signs(hidden_, shared);
+  }
+
+  std::uint8_t next() {
+    const int sign = signs_[static_cast<std::size_t>(column_)];
+    column_ = (column_ + 1) % hidden_;
+    if (kind_ == "zero") return 0;
+    if (kind_ == "cancelling") return cancelling(sign);
+    if (kind_ == "ordinary") return code_of_exponents(-3, 2);
+    return draw_code(format_, kind_ == "with_nan" && random_.once_in(20), random_);
+  }
+
+ private:
+  std::uint8_t code_of_exponents(int low, int high) {
+    const float significand = static_cast<float>(random_.between(8, 15)) / 8;
+    const float value = std::ldexp(significand, static_cast<int>(random_.between(low, high)));
+    return static_cast<std::uint8_t>(
+        encode(format_, random_.once_in(2) ? -value : value, Overflow::kSaturate));
+  }
+
+  std::uint8_t cancelling(int sign) {
+    const std::uint32_t large = format_.largest();
+    if (sign == 0) return code_of_exponents(-8, -2);
+    const bool negative = is_weight_ && sign < 0;
+    return static_cast<std::uint8_t>(large | (negative ? format_.sign_bit() : 0));
+  }
+
+  std::string_view kind_;
+  bool is_weight_;
+  FloatFormat format_;
+  CounterRandom random_;
+  std::int64_t hidden_;
+  std::int64_t column_ = 0;
+  std::vector<int> signs_;
+};
+
+std::uint32_t scale_bits(std::string_view kind, CounterRandom& random) {
+  if (kind == "unit") return std::bit_cast<std::uint32_t>(1.0f);
+  const Floats drawn = kind == "wide"      ? Floats::kWide
+                       : kind == "special" ? Floats::kSpecial
+                                           : Floats::kOrdinary;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(draw_float(drawn, random));
+  return kind == "special" ? bits : bits & 0x7FFFFFFFu;
+}
+
+/// [rows, hidden] in the shuffled order; plain codes are drawn row by row.
+Tensor drawn_weight(const Sizes& sizes, Codes codes, DType type) {
+  std::vector<std::uint8_t> plain(static_cast<std::size_t>(sizes.rows * sizes.hidden));
+  for (std::uint8_t& code : plain) code = codes.next();
+  return Tensor::of(type, {sizes.rows, sizes.hidden},
+                    shuffle_weight(plain, {1, sizes.rows, sizes.hidden}));
+}
+
+void plant_defect(Case& item, const std::string& defect, const Sizes& sizes) {
+  const DType fp8 = item.input("x8").type();
+  if (defect == "hidden_not_whole_chunks") {
+    replace_input(item, "x8", Tensor(fp8, Layout::dense({sizes.tokens, sizes.hidden + 32})));
+    replace_input(item, "weight", Tensor(fp8, Layout::dense({sizes.rows, sizes.hidden + 32})));
+  }
+  if (defect == "rows_not_whole_groups") {
+    replace_input(item, "weight", Tensor(fp8, Layout::dense({sizes.rows + 8, sizes.hidden})));
+    replace_input(item, "w_scale", Tensor(DType::kFloat32, Layout::dense({sizes.rows + 8})));
+  }
+  if (defect == "x_scale_length")
+    replace_input(item, "x_scale", Tensor(DType::kFloat32, Layout::dense({sizes.tokens + 1})));
+  if (defect == "w_scale_length")
+    replace_input(item, "w_scale", Tensor(DType::kFloat32, Layout::dense({sizes.rows + 1})));
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
+  const Sizes sizes(params);
+  const DType fp8 = fp8_dtype(contract);
+  const std::string defect(params.word("defect"));
+  CounterRandom x_scale_random(seed, "x_scale");
+  CounterRandom w_scale_random(seed, "w_scale");
+  Codes x_codes(params, contract, seed, "x8");
+  const auto scales = [&](std::int64_t count, CounterRandom& random) {
+    return drawn_tensor(DType::kFloat32, Layout::dense({count}),
+                        [&] { return scale_bits(params.word("scales"), random); });
+  };
+  Case item;
+  item.scalars = {{"out_row_gap", params["out_row_gap"]}, {"defect", defect}};
+  item.inputs = {
+      {"x8", drawn_tensor(fp8, gapped_rows(sizes.tokens, sizes.hidden, 1, params["x_gap"]),
+                          [&] { return x_codes.next(); })},
+      {"x_scale", scales(sizes.tokens, x_scale_random)},
+      {"weight", drawn_weight(sizes, Codes(params, contract, seed, "weight"), fp8)},
+      {"w_scale", scales(sizes.rows, w_scale_random)}};
+  plant_defect(item, defect, sizes);
+  return item;
+}
+
+QkvProjectionInput input_of(const Case& item) {
+  for (const char* name : {"x8", "weight"})
+    if (item.input(name).type() != fp8_dtype(item.contract))
+      refuse("qkv_projection: {} is {}, the contract's encoding is {}", name,
+             dtype_name(item.input(name).type()), dtype_name(fp8_dtype(item.contract)));
+  return {item.input("x8").view<std::uint8_t, 2>(), item.input("x_scale").view<float, 1>(),
+          item.input("weight").view<std::uint8_t, 2>(), item.input("w_scale").view<float, 1>(),
+          item.contract};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const auto [tokens, rows] = qkv_projection_shape(input_of(item));
+  return {{"qkv",
+           DType::kBFloat16,
+           gapped_rows(tokens, rows, 1, item.integer_or("out_row_gap", 0)),
+           {"token", "row"},
+           ""}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  qkv_projection_fast(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const Layout& x8 = item.input("x8").layout();
+  const std::int64_t rows = item.input("weight").dim(0);
+  const std::int64_t tokens = x8.dims[0];
+  const auto tiles = [](std::int64_t count) {
+    return static_cast<std::uint32_t>(std::max<std::int64_t>((count + 15) / 16, 1));
+  };
+  const std::int64_t slices = ProjectionOrder{x8.dims[1]}.slices();
+  const device::Grid grid{.blocks_x = tiles(rows),
+                          .blocks_y = tiles(tokens),
+                          .threads_x = static_cast<std::uint32_t>(64 * slices)};
+  launcher.run(
+      "monoref_qkv_projection", grid, launcher.address<const std::uint8_t>("x8"), x8.strides[0],
+      launcher.address<const float>("x_scale"), launcher.address<const std::uint8_t>("weight"),
+      launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.qkv"),
+      rows + item.integer_or("out_row_gap", 0), tokens, static_cast<std::int32_t>(rows),
+      static_cast<std::int32_t>(x8.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
+}
+
+std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const std::int64_t tokens = item.input("x8").dim(0);
+  const Outputs other = evaluate(with_reversed_rows(item, {"x8", "x_scale"}));
+  for (std::int64_t token = 0; token < tokens; ++token)
+    if (!same_row(out[0].tensor, token, other[0].tensor, tokens - 1 - token))
+      return fmt::format("token {} changes when the tokens are reversed", token);
+  return std::nullopt;
+}
+
+/// The scalar definition gives the same bits; what the stage computes with is the fast form.
+std::optional<std::string> equals_the_definition(const Case& item, const Outputs& out,
+                                                 const Evaluate&) {
+  Tensor scalar(DType::kBFloat16, Layout::dense(out[0].tensor.dims()));
+  qkv_projection(input_of(item), {scalar.view<std::uint16_t, 2>()});
+  for (std::int64_t token = 0; token < scalar.dim(0); ++token)
+    if (!same_row(out[0].tensor, token, scalar, token))
+      return fmt::format("token {} differs from the scalar definition", token);
+  return std::nullopt;
+}
+
+bool is_normal_bf16(std::uint16_t code) {
+  const int exponent = code >> 7 & 0xFF;
+  return exponent > 1 && exponent < 254;
+}
+
+/// Doubling a token's scale doubles its row: one exponent more, away from the ends of the range.
+std::optional<std::string> scale_is_linear(const Case& item, const Outputs& out,
+                                           const Evaluate& evaluate) {
+  if (item.input("x8").dim(0) == 0 || out[0].tensor.empty()) return std::nullopt;
+  Case doubled = item;
+  Tensor scales = item.input("x_scale");
+  scales.view<float, 1>()(0) *= 2;
+  replace_input(doubled, "x_scale", std::move(scales));
+  const Outputs other = evaluate(doubled);
+  const auto before = out[0].tensor.view<std::uint16_t, 2>();
+  const auto after = other[0].tensor.view<std::uint16_t, 2>();
+  const auto scale = item.input("x_scale").view<float, 1>();
+  const auto w_scale = item.input("w_scale").view<float, 1>();
+  for (std::int64_t row = 0; row < before.dim(1); ++row) {
+    // dot * x_scale may itself leave the normal range and come back through w_scale.
+    const bool plain = std::fabs(w_scale(row)) > 0x1p-40f && std::fabs(w_scale(row)) < 0x1p40f &&
+                       std::fabs(scale(0)) > 0x1p-40f && std::fabs(scale(0)) < 0x1p40f;
+    if (!plain || !is_normal_bf16(before(0, row)) || !is_normal_bf16(after(0, row))) continue;
+    if (after(0, row) != before(0, row) + 0x80)
+      return fmt::format("row {} of token 0 is {:#06x}, with its scale doubled {:#06x}", row,
+                         before(0, row), after(0, row));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage qkv_projection_stage() {
+  Stage stage;
+  stage.name = "qkv_projection";
+  stage.summary = "FP8 by token times FP8 by row on the shuffled weight, eight slices of K";
+  stage.source = "mono-decode sections 3.5, 9 and 10";
+  stage.contracts = {"mono", "mono,fp8_encoding=e4m3fnuz"};
+  stage.dimensions = {
+      {"tokens", 1, 0, 4, {0, 1, 15, 16, 17, 33}, {}, "tokens"},
+      {"chunks", 1, 1, 4, {1, 4, 7, 8, 16, 24, 96}, {}, "hidden / 64; above 8 in steps of 8"},
+      {"row_groups", 1, 1, 3, {}, {}, "rows / 16"},
+      {"x_gap", 0, 0, 16, {0, 1, 16}, {}, "bytes between rows of the activations"},
+      {"out_row_gap", 0, 0, 8, {0, 1, 8}, {}, "elements between rows of the result"},
+      Dimension::choice("codes", {"ordinary", "all", "cancelling", "with_nan", "zero"},
+                        "activations and weights"),
+      Dimension::choice("scales", {"unit", "ordinary", "wide", "special"},
+                        "scales of tokens and rows"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
+       {"none", "hidden_not_whole_chunks", "rows_not_whole_groups", "x_scale_length",
+        "w_scale_length"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {
+      {"row_independence", "tokens in another order are the same tokens", rows_are_independent},
+      {"definition", "the scalar definition gives the same bits", equals_the_definition},
+      {"scale_linearity", "doubling a token's scale doubles its row", scale_is_linear},
+  };
+  stage.mutants = {
+      {"qkv_k_order_natural", "own", "k ascending inside a chunk"},
+      {"qkv_tokens_not_permuted", "own", "weights in walking order, activations ascending"},
+      {"qkv_weights_not_shuffled", "G05", "weights read as if in plain order"},
+      {"qkv_wrong_eighth", "own", "a wave reads another wave's slice"},
+      {"qkv_last_chunk_dropped", "own", "a slice ends one chunk early"},
+      {"qkv_partials_reversed", "own", "partial sums added from the last wave on"},
+      {"qkv_partials_in_bf16", "N02", "partial sums rounded to BF16"},
+      {"qkv_x_scale_of_first_token", "P18", "every token takes the first one's scale"},
+      {"qkv_w_scale_of_wrong_row", "P18", "a row takes its neighbour's scale"},
+      {"qkv_token_stride_ignored", "N01", "tokens taken to be as far apart as they are wide"},
+  };
+  return stage;
+}
+
+}  // namespace monoref
