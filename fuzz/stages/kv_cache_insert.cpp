@@ -59,11 +59,15 @@ std::vector<Extent> extents_of(const Blocks& blocks, std::int64_t stride, std::i
   return extents;
 }
 
+/// Random bytes of a prime period, so that a case with whole caches stays small in a file and no
+/// row, page or block looks like its neighbour.
 Tensor random_cache(DType type, Layout layout, CounterRandom& random) {
+  std::array<std::byte, 251> period;
+  for (std::byte& byte : period) byte = static_cast<std::byte>(random.bits32() & 0xFF);
   Tensor cache(type, std::move(layout));
+  std::size_t at = 0;
   for (const Extent& extent : cache.layout().extents)
-    for (std::byte& byte : cache.bytes(extent))
-      byte = static_cast<std::byte>(random.bits32() & 0xFF);
+    for (std::byte& byte : cache.bytes(extent)) byte = period[at++ % period.size()];
   return cache;
 }
 
