@@ -3,6 +3,7 @@
 
 #include <deque>
 
+#include "fuzz/commands/bench_arithmetic.hpp"
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/generator.hpp"
 #include "fuzz/load_cases.hpp"
@@ -88,6 +89,7 @@ int bench_command(const CommonOptions& common) {
         [stage, &common](benchmark::State& state) { reference_only(state, *stage, common.seed); });
   }
   if (common.stages == "all") {
+    register_arithmetic_benchmarks();
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
     benchmark::RegisterBenchmark(
         "check/recordings",
