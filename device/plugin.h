@@ -38,6 +38,8 @@
 extern "C" {
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): this header is C. */
+
 #define MONOREF_PLUGIN_VERSION 1u
 
 /* What `run` returns. */
@@ -106,6 +108,8 @@ typedef struct monoref_plugin {
 
 /* The one exported function. The struct it returns lives as long as the library is loaded. */
 const monoref_plugin* monoref_plugin_entry(void);
+
+/* NOLINTEND(modernize-use-using) */
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,7 @@ constexpr std::size_t kColours = 32;
 constexpr std::size_t kColourBytes = 128;
 /// A guard page splits a mapping, and a process may have 65,530 of them (Linux's default). Stacks
 /// beyond this number, which only large cooperative launches need, have a marked end instead.
-constexpr std::size_t kMaxGuarded = 16 * 1024;
+constexpr std::size_t kMaxGuarded = 16384;
 constexpr std::uint64_t kEndMark = 0x5eed0ff57ac4e4d5;
 
 std::atomic<std::size_t> guarded_stacks{0};

@@ -111,7 +111,8 @@ class FiberPool {
   void abandon_all();
   /// Bytes of one stack: 64 KiB hold a kernel with 16 KiB of local arrays many times over; the
   /// sanitizer's red zones take more.
-  static constexpr std::size_t kStackBytes = MONOREF_ADDRESS_SANITIZER ? 256 * 1024 : 64 * 1024;
+  static constexpr std::size_t kStackBytes = std::size_t{MONOREF_ADDRESS_SANITIZER ? 256 : 64}
+                                             << 10;
   /// Whether the address lies in the guard page below this fibre's stack.
   static bool in_guard(const Fiber& fiber, std::uintptr_t address);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -104,8 +105,9 @@ GpuBackend::~GpuBackend() {
     runtime_->release(arena_);
     runtime_->release_host(staging_);
     runtime_->release_reserved();
-  } catch (const GpuError&) {
-    // The process gives up the memory in any case.
+  } catch (const GpuError& error) {
+    // The end of the process will give up what is left.
+    std::fprintf(stderr, "%s backend: %s\n", runtime_->name().c_str(), error.message.c_str());
   }
 }
 

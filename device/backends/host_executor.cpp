@@ -12,7 +12,6 @@
 #include "device/backends/host_executor.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 #include <sched.h>
 
 #include <atomic>
@@ -105,14 +104,20 @@ struct Failure {
 
 /// What the workers of one launch share.
 struct Launch {
+  explicit Launch(const HostLaunch& launch)
+      : request(launch),
+        blocks(std::uint64_t{launch.grid.blocks_x} * launch.grid.blocks_y * launch.grid.blocks_z),
+        threads(launch.grid.threads_x * launch.grid.threads_y * launch.grid.threads_z),
+        deadline(now_ns() + std::llround(launch.time_limit * 1e9)) {}
+
   const HostLaunch& request;
-  std::uint64_t blocks;
-  std::uint32_t threads;  ///< of a block
-  std::int64_t deadline;
+  const std::uint64_t blocks;
+  const std::uint32_t threads;  ///< of a block
+  const std::int64_t deadline;
   std::atomic<std::uint64_t> next_block{0};
   std::atomic<bool> stop{false};
-  std::mutex mutex{};
-  RunReport report{};
+  std::mutex mutex;  ///< of the report
+  RunReport report;
 };
 
 bool same_place(const Site& a, const Site& b) {
@@ -717,22 +722,16 @@ std::string Worker::describe_waits(const Block& block) const {
   return text;
 }
 
-/// OS threads to use. Waking the others costs more than a small grid.
-int choose_workers(const Launch& launch) {
-  constexpr std::uint64_t kThreadsWorthWaking = 8192;
-  if (launch.blocks == 1 || launch.blocks * launch.threads < kThreadsWorthWaking) return 1;
-  return static_cast<int>(
-      std::min<std::uint64_t>(launch.blocks, static_cast<std::uint64_t>(omp_get_max_threads())));
+/// Whether waking the other OS threads costs less than they save.
+bool worth_waking(const Launch& launch) {
+  constexpr std::uint64_t kThreads = 8192;
+  return launch.blocks > 1 && launch.blocks * launch.threads >= kThreads;
 }
 
 }  // namespace
 
 RunReport run_on_host(const HostLaunch& request) {
-  const Grid& grid = request.grid;
-  Launch launch{.request = request,
-                .blocks = std::uint64_t{grid.blocks_x} * grid.blocks_y * grid.blocks_z,
-                .threads = grid.threads_x * grid.threads_y * grid.threads_z,
-                .deadline = now_ns() + std::llround(request.time_limit * 1e9)};
+  Launch launch(request);
   std::exception_ptr error;  // no exception may leave an OpenMP region
   const auto run_share = [&launch, &error](int rank, int ranks) {
     try {
@@ -743,12 +742,16 @@ RunReport run_on_host(const HostLaunch& request) {
       error = std::current_exception();
     }
   };
-  const int workers = choose_workers(launch);
-  if (workers == 1) {
-    run_share(0, 1);
+  if (worth_waking(launch)) {
+    std::atomic<int> workers{0};  // as many as OpenMP gives
+#pragma omp parallel
+    {
+      const int rank = workers.fetch_add(1);
+#pragma omp barrier
+      run_share(rank, workers);
+    }
   } else {
-#pragma omp parallel num_threads(workers)
-    run_share(omp_get_thread_num(), omp_get_num_threads());
+    run_share(0, 1);
   }
   if (error) std::rethrow_exception(error);
   return launch.report;

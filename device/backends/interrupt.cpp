@@ -15,7 +15,7 @@
 namespace monoref::device {
 namespace {
 
-constexpr std::size_t kAlternateStackBytes = 64 * 1024;
+constexpr std::size_t kAlternateStackBytes = std::size_t{64} << 10;
 constexpr int kFaultSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 /// How often deadlines are looked at, and after how long without a launch the watchdog sleeps.
 constexpr auto kPoll = std::chrono::milliseconds(2);

@@ -12,7 +12,7 @@
 namespace monoref::device {
 
 /// Shared memory that a block may have, static and dynamic together: what gfx950 has.
-constexpr std::size_t kSharedLimit = 160 * 1024;
+constexpr std::size_t kSharedLimit = std::size_t{160} << 10;
 /// Threads that a block may have on every target.
 constexpr std::uint32_t kBlockLimit = 1024;
 

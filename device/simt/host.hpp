@@ -128,10 +128,12 @@ extern constinit thread_local monoref::simt::host::Index3 gridDim
     [[gnu::tls_model("initial-exec")]];
 
 /// The barrier of the block, under its HIP name.
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
 inline void __syncthreads(const std::source_location& site = std::source_location::current()) {
   monoref::simt::host::barrier(site);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are types and names.
 #define MONOREF_SIMT_JOIN_(a, b) a##b
 #define MONOREF_SIMT_JOIN(a, b) MONOREF_SIMT_JOIN_(a, b)
 
@@ -157,6 +159,8 @@ inline void __syncthreads(const std::source_location& site = std::source_locatio
 #define MONOREF_DYNAMIC_SHARED(type, name)                                    \
   static_assert(::std::is_trivially_copyable_v<type> && alignof(type) <= 16); \
   type* const name = static_cast<type*>(::monoref::simt::host::dynamic_shared_memory)
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 #if MONOREF_SIMT_FAULTS
 #define MONOREF_FAULT(name)               \
