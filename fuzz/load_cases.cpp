@@ -23,6 +23,11 @@ std::vector<Case> adopt_recording(const Recording& recording, const std::filesys
 
 }  // namespace
 
+const RecordingJudge* judge_of(const AnyFile& content) {
+  const auto* recording = std::get_if<Recording>(&content);
+  return recording == nullptr ? nullptr : find_judge(recording->stage);
+}
+
 bool has_cases(const AnyFile& content) {
   const auto* recording = std::get_if<Recording>(&content);
   return recording == nullptr || stage_for_recording(recording->stage) != nullptr;

@@ -64,7 +64,8 @@ int run(int argc, char** argv) {
   std::string target;
   bool bisect = false;
   replay->add_option("LINE|FILE", target, "'stage=...;seed=...;...' or a case file")->required();
-  replay->add_flag("--bisect", bisect, "name the first stage and element that differ, and the inputs that lead there");
+  replay->add_flag("--bisect", bisect,
+                   "name the first stage and element that differ, and the inputs that lead there");
 
   CLI::App* golden = app.add_subcommand("golden", "the stored cases of this source tree");
   golden->require_subcommand(1);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz/commands/commands.hpp"
+#include "fuzz/judges/judge.hpp"
 #include "fuzz/load_cases.hpp"
 #include "fuzz/report.hpp"
 #include "golden/case_file.hpp"
@@ -36,11 +37,39 @@ std::string file_line(const std::filesystem::path& file, const std::vector<CaseR
   return line;
 }
 
+/// A recording whose results are judged with bounds: no backend takes part.
+std::vector<CaseResult> judge_file(const RecordingJudge& judge, const Recording& recording,
+                                   const std::filesystem::path& file, const CommonOptions& common) {
+  if (common.stages != "all" && judge.stage.find(common.stages) == std::string_view::npos)
+    return {};
+  std::vector<CaseResult> results = judge_recording(judge, recording);
+  for (CaseResult& result : results)
+    result.repro = fmt::format("monoref check {}  # case {}", file.string(), result.title);
+  return results;
+}
+
+/// How many elements were decided by equal bits, by their bound, and against them.
+std::string elements_line(const std::vector<CaseResult>& results) {
+  OutputTally sum;
+  for (const CaseResult& result : results)
+    for (const RunResult& run : result.runs)
+      for (const OutputTally& tally : run.outputs) {
+        sum.exact += tally.exact;
+        sum.allowed += tally.allowed;
+        sum.wrong += tally.wrong;
+      }
+  return fmt::format("  elements: {} with our bits, {} inside their bound, {} outside", sum.exact,
+                     sum.allowed, sum.wrong);
+}
+
 std::vector<CaseResult> check_file(const std::filesystem::path& file, const CommonOptions& common,
                                    const std::vector<const Stage*>& stages,
                                    const std::vector<Runner*>& runners) {
+  AnyFile content = read_any(file);
+  if (const RecordingJudge* judge = judge_of(content))
+    return judge_file(*judge, std::get<Recording>(content), file, common);
   std::vector<CaseResult> results;
-  for (Case& item : load_cases(file)) {
+  for (Case& item : cases_of(std::move(content), file)) {
     const Stage& stage = find_stage(item.stage);
     if (std::find(stages.begin(), stages.end(), &stage) == stages.end()) continue;
     if (const auto contract = common.parsed_contract()) item.contract = *contract;
@@ -68,7 +97,13 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
         if (is_failure(result.verdict()) || result.verdict() == Verdict::kRefused)
           fmt::print("{}\n", failure_text(result));
       }
-      if (!common.quiet) fmt::print("{}\n", file_line(file, results));
+      if (!common.quiet) {
+        fmt::print("{}\n", file_line(file, results));
+        if (std::any_of(results.begin(), results.end(), [](const CaseResult& result) {
+              return result.verdict() == Verdict::kAllowed;
+            }))
+          fmt::print("{}\n", elements_line(results));
+      }
     } catch (const FileError& error) {
       fmt::print(stderr, "{}\n", error.what());
       bad_input = true;

@@ -122,6 +122,14 @@ int golden_verify_command(const CommonOptions& common, const std::filesystem::pa
   for (const auto& path : files) {
     const bool generated = path.parent_path().filename() == kGenerated;
     AnyFile content = read_any(path);
+    if (const RecordingJudge* judge = judge_of(content)) {
+      for (const CaseResult& result : judge_recording(*judge, std::get<Recording>(content))) {
+        if (is_failure(result.verdict())) fmt::print("{}\n", failure_text(result));
+        summary.add(result);
+        json.add(result);
+      }
+      continue;
+    }
     if (!has_cases(content)) {
       if (!common.quiet)
         fmt::print("{}: read by unit tests only, no stage adopts it\n", path.filename().string());

@@ -1,0 +1,58 @@
+// Recordings of foreign implementations: results that may differ from ours by rounding freedom, and
+// are judged element by element with a range computed from the recorded inputs.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/verdict.hpp"
+#include "golden/recording.hpp"
+#include "reference/arithmetic/bounded.hpp"
+#include "reference/arithmetic/code_range.hpp"
+
+namespace monoref {
+
+/// Collects the verdicts of one recorded output. An element inside its range is exact if it has our
+/// own bits and allowed if not; outside it is wrong.
+class OutputJudge {
+ public:
+  using Index = std::vector<std::pair<std::string, std::int64_t>>;
+
+  OutputJudge(std::string name, RunResult& result);
+  ~OutputJudge();
+  OutputJudge(const OutputJudge&) = delete;
+  OutputJudge& operator=(const OutputJudge&) = delete;
+
+  /// A code of a small format: `ours` is the reference's, `range` what any order and the stated
+  /// hardware functions may give.
+  void code(const Index& index, std::uint32_t ours, const CodeRange& range, std::uint32_t got);
+  /// A binary32 number likewise.
+  void number(const Index& index, float ours, const Bounded& range, float got);
+  /// Only these bits are right.
+  void bits(const Index& index, std::uint64_t expected, std::uint64_t got);
+
+ private:
+  void wrong(const Index& index, std::string expected, std::string got, std::string bound);
+
+  RunResult& result_;
+  OutputTally tally_;
+};
+
+/// How the recordings of one kind are judged.
+struct RecordingJudge {
+  std::string_view recording;  ///< their `stage` attribute
+  std::string_view stage;      ///< the stage of ours that they speak of
+  std::string_view contract;   ///< what is granted to the implementation, in words
+  void (*judge)(const RecordedCase& recorded, RunResult& result);
+};
+
+/// All of them; `find_judge` gives null for a kind that is not among them.
+const std::vector<RecordingJudge>& recording_judges();
+const RecordingJudge* find_judge(std::string_view recording);
+
+/// Judges every case of a recording.
+std::vector<CaseResult> judge_recording(const RecordingJudge& judge, const Recording& recording);
+
+}  // namespace monoref

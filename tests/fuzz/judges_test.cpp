@@ -1,0 +1,116 @@
+// Judging foreign results: recordings pass, and errors planted in them are seen for what they are.
+#include "fuzz/judges/judge.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "golden/recording.hpp"
+#include "reference/formats/convert.hpp"
+
+namespace monoref {
+namespace {
+
+Recording load(const std::string& name) {
+  return read_recording(std::string(MONOREF_RECORDED_DIR) + "/" + name + ".h5");
+}
+
+Tensor& output_of(RecordedCase& recorded, const std::string& name) {
+  for (NamedTensor& output : recorded.outputs)
+    if (output.name == name) return output.tensor;
+  refuse("no output '{}'", name);
+}
+
+RunResult judge(const std::string& name, const RecordedCase& recorded) {
+  RunResult result;
+  find_judge(name)->judge(recorded, result);
+  return result;
+}
+
+const OutputTally& tally(const RunResult& result, const std::string& name) {
+  for (const OutputTally& item : result.outputs)
+    if (item.name == name) return item;
+  refuse("no tally '{}'", name);
+}
+
+class EveryJudge : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryJudge, NoRecordedElementIsOutsideItsBound) {
+  const Recording recording = load(GetParam());
+  const auto results = judge_recording(*find_judge(recording.stage), recording);
+  ASSERT_EQ(results.size(), recording.cases.size());
+  for (const CaseResult& result : results) {
+    EXPECT_LE(result.verdict(), Verdict::kAllowed) << result.title;
+    for (const OutputTally& item : result.runs[0].outputs)
+      EXPECT_EQ(item.exact + item.allowed, item.elements) << result.title << " " << item.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recordings, EveryJudge,
+                         testing::Values("gemma_rmsnorm", "swiglu_oai", "qknorm_rope_kv_insert"));
+
+TEST(Judges, AnUnknownRecordingHasNone) {
+  EXPECT_EQ(find_judge("token_rows"), nullptr);
+}
+
+// One BF16 place off is more than the sum of 128 squares can move the norm of a small row.
+TEST(Judges, ANormOneCodeOffIsWrongAndNamed) {
+  Recording recording = load("gemma_rmsnorm");
+  RecordedCase& recorded = recording.cases[0];
+  Tensor& norm = output_of(recorded, "norm");
+  auto view = norm.view<std::uint16_t, 2>();
+  view(3, 17) = static_cast<std::uint16_t>(view(3, 17) + 1);
+  const RunResult result = judge("gemma_rmsnorm", recorded);
+  EXPECT_EQ(result.verdict, Verdict::kWrong);
+  EXPECT_EQ(tally(result, "norm").wrong, 1u);
+  EXPECT_EQ(tally(result, "fused_norm").wrong, 0u);
+  ASSERT_TRUE(result.first_difference.has_value());
+  EXPECT_EQ(result.first_difference->index, (OutputJudge::Index{{"row", 3}, {"element", 17}}));
+  EXPECT_FALSE(result.first_difference->bound.empty());
+}
+
+TEST(Judges, TheResidualIsExact) {
+  Recording recording = load("gemma_rmsnorm");
+  auto view = output_of(recording.cases[0], "residual_out").view<std::uint16_t, 2>();
+  view(0, 0) = static_cast<std::uint16_t>(view(0, 0) ^ 1);
+  EXPECT_EQ(tally(judge("gemma_rmsnorm", recording.cases[0]), "residual_out").wrong, 1u);
+}
+
+TEST(Judges, EveryPlantedErrorInTheActivationIsCaught) {
+  Recording recording = load("swiglu_oai");
+  for (RecordedCase& recorded : recording.cases) {
+    Tensor& act = output_of(recorded, "act");
+    if (act.type() != DType::kFloat32) continue;
+    auto view = act.view<float, 2>();
+    std::uint64_t planted = 0;
+    for (std::int64_t row = 0; row < view.dim(0); ++row)
+      for (std::int64_t i = 0; i < view.dim(1); ++i) {
+        const float old = view(row, i);
+        view(row, i) = old * 1.00001f;
+        planted += view(row, i) != old && std::fabs(old) > 0x1p-100f ? 1 : 0;
+      }
+    // 1e-5 is about 84 ulps; the bound of this chain is some 10.
+    EXPECT_GE(tally(judge("swiglu_oai", recorded), "act").wrong, planted) << recorded.title;
+  }
+}
+
+TEST(Judges, ValuesAndUntouchedStorageAreExact) {
+  Recording recording = load("qknorm_rope_kv_insert");
+  RecordedCase& recorded = recording.cases[0];
+  const auto slots = recorded.input("slot_mapping").view<std::int64_t, 1>();
+  Tensor& cache = output_of(recorded, "kv_cache");
+  auto view = cache.view<std::uint16_t, 4>();
+  const std::int64_t live = slots(0);
+  const std::int64_t size = recorded.integer("block_size");
+  view(live / size, 1, live % size, 128 + 5) ^= 1;  // V of the first row, head 1
+  const std::int64_t free = live == 0 ? 1 : 0;
+  for (std::int64_t row = 0; row < slots.dim(0); ++row) ASSERT_NE(slots(row), free);
+  view(0, 0, free, 0) ^= 1;
+  const RunResult result = judge("qknorm_rope_kv_insert", recorded);
+  EXPECT_EQ(tally(result, "v_in_cache").wrong, 1u);
+  EXPECT_EQ(tally(result, "kv_cache_untouched").wrong, 1u);
+  EXPECT_EQ(tally(result, "k_in_cache").wrong, 0u);
+}
+
+}  // namespace
+}  // namespace monoref
