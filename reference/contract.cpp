@@ -20,11 +20,10 @@ template <auto Member>
 FieldAccess access(std::string_view name, std::vector<std::string_view> values,
                    std::string_view meaning) {
   using Enum = std::remove_cvref_t<decltype(std::declval<Contract>().*Member)>;
-  return {{name, std::move(values), meaning},
-          [](const Contract& contract) { return static_cast<std::uint8_t>(contract.*Member); },
-          [](Contract& contract, std::uint8_t value) {
-            contract.*Member = static_cast<Enum>(value);
-          }};
+  return {
+      {name, std::move(values), meaning},
+      [](const Contract& contract) { return static_cast<std::uint8_t>(contract.*Member); },
+      [](Contract& contract, std::uint8_t value) { contract.*Member = static_cast<Enum>(value); }};
 }
 
 const std::vector<FieldAccess>& accesses() {
@@ -45,6 +44,8 @@ const std::vector<FieldAccess>& accesses() {
                                     "the rotated key that is converted to FP8"),
       access<&Contract::kv_scale>("kv_scale", {"divide", "reciprocal"},
                                   "how a cache scale is applied"),
+      access<&Contract::decode_lengths>("decode_lengths", {"clamped", "as-seed"},
+                                        "decode lengths below 0 or above the model's limit"),
   };
   return all;
 }
@@ -71,8 +72,7 @@ std::string joined(const Items& items, Name name) {
 
 void apply(Contract& contract, std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
-  if (equals == std::string_view::npos)
-    refuse("contract: '{}' is not field=value", assignment);
+  if (equals == std::string_view::npos) refuse("contract: '{}' is not field=value", assignment);
   const std::string_view name = assignment.substr(0, equals);
   const std::string_view value = assignment.substr(equals + 1);
   for (const FieldAccess& access : accesses()) {

@@ -57,6 +57,13 @@ enum class KvScale : std::uint8_t {
   kReciprocal,  ///< x * (1 / scale), two roundings
 };
 
+/// What becomes of a decode row's length where the sequence is shorter than its query (padded
+/// requests, bug cases T02 and T22) or longer than the model allows (bug case T09).
+enum class LengthRule : std::uint8_t {
+  kClamped,  ///< moved into 0 .. max_model_len
+  kAsSeed,   ///< left as computed, negative or too long
+};
+
 /// One value per choice. Stages read only the fields that concern them.
 struct Contract {
   KvLayout kv_layout = KvLayout::kInterleaved;
@@ -67,6 +74,7 @@ struct Contract {
   NormSource norm_source = NormSource::kUnrounded;
   KeySource key_source = KeySource::kBf16;
   KvScale kv_scale = KvScale::kDivide;
+  LengthRule decode_lengths = LengthRule::kClamped;
 
   bool operator==(const Contract&) const = default;
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "reference/context_parallel_lengths.hpp"
+#include "reference/contract.hpp"
 #include "reference/tensor.hpp"
 
 namespace monoref {
@@ -14,13 +15,6 @@ enum class DecodePath : std::uint8_t {
   kNative,          ///< [requests, longest query] lengths, the kernel takes multi-token queries
   kFlattenUniform,  ///< one row a token, all queries equally long
   kFlattenRagged,   ///< one row a token, padding rows behind them
-};
-
-/// What becomes of a row's length where the sequence is shorter than its query (padded requests,
-/// bug cases T02 and T22) or longer than the model allows (bug case T09).
-enum class LengthRule : std::uint8_t {
-  kAsSeed,   ///< left as computed, negative or too long
-  kClamped,  ///< moved into 0 .. max_model_len
 };
 
 struct DecodeExpandInput {
