@@ -303,6 +303,7 @@ IndexerPrefillChunk build_chunk(const IndexerBatch& batch, const PrefillChunkMet
                                 const PrefillChunkShape& shape) {
   const std::int64_t queries = shape.token_end - shape.token_start;
   IndexerPrefillChunk chunk;
+  chunk.chunk = input.chunk;
   chunk.shape = shape;
   chunk.block_table = table_rows(batch.block_table, input.chunk.request_start, shape.num_reqs);
   chunk.cu_seqlen_ks.resize(static_cast<std::size_t>(queries));

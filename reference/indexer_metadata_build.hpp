@@ -107,6 +107,7 @@ struct IndexerDecode {
 
 /// Metadata of one prefill chunk, with its own tensors.
 struct IndexerPrefillChunk {
+  PrefillChunk chunk;  ///< its requests in the batch, and their query tokens
   PrefillChunkShape shape;
   View<const std::int32_t, 2> block_table;  ///< [num_reqs, width], rows of the batch's table
   std::vector<std::int32_t> cu_seqlen_ks;
