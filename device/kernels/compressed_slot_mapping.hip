@@ -12,7 +12,7 @@
 //   offset = (vo div (I * W)) * I + vo mod I
 //   slot   = block_table[request][column] * B + offset
 //
-// and -1 for every token that stores nothing here.
+// and -1 for every token that stores nothing here; a negative id names no block.
 
 #include <cstdint>
 
@@ -47,6 +47,7 @@ MONOREF_DEVICE std::int64_t slot_of_position(std::int64_t position, const std::i
   if (column >= width) return nothing;
   const std::int64_t offset = world == 1 ? inside : inside / (run * world) * run + inside % run;
   const std::int64_t block = table_row[column];
+  if (block < 0 && !MONOREF_FAULT(slots_of_no_block)) return nothing;
   if (MONOREF_FAULT(slots_block_size_of_keys)) return block * block_size * ratio + offset;
   if (MONOREF_FAULT(slots_32_bits)) return static_cast<std::int32_t>(block * block_size + offset);
   return block * block_size + offset;
@@ -64,8 +65,8 @@ MONOREF_DEVICE std::int64_t slot_of_position(std::int64_t position, const std::i
 //          CacheSharing.
 // Launch   any grid and any block of whole waves; x goes over requests and the padding, y over the
 //          tokens of one.
-// Misuse   Positions below 0 and entries behind the width of the table store nothing. Nothing is
-//          written outside slot_mapping.
+// Misuse   Positions below 0, entries behind the width of the table and entries of a block with a
+//          negative id store nothing. Nothing is written outside slot_mapping.
 MONOREF_KERNEL(1024)
 monoref_compressed_slot_mapping(const std::int32_t* query_start_loc, const std::int32_t* seq_lens,
                                 const std::int32_t* block_table, std::int64_t table_row_stride,

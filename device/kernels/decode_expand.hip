@@ -16,20 +16,28 @@
 namespace monoref::kernels {
 namespace {
 
+/// A length moved into 0 .. limit; a negative limit leaves it as it is.
+MONOREF_DEVICE std::int32_t limited_keys(std::int32_t keys, std::int32_t limit) {
+  if (limit < 0) return keys;
+  if (keys > limit && !MONOREF_FAULT(expand_limit_ignored)) return limit;
+  return keys < 0 && !MONOREF_FAULT(expand_not_clamped) ? 0 : keys;
+}
+
 /// Entries that query token `token` of a request sees. Wraps as int32 does.
 MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t token,
-                                             std::int32_t decode_len, bool clamp,
+                                             std::int32_t decode_len, std::int32_t limit,
                                              const CacheSharing& sharing) {
   const std::int64_t offset = std::int64_t{token} + 1 - decode_len;
   if (MONOREF_FAULT(expand_offset_after_division))
-    return local_entries(static_cast<std::int32_t>(stored_entries(seq_len, sharing) + offset),
-                         sharing);
+    return local_entries(
+        static_cast<std::int32_t>(stored_entries(limited_keys(seq_len, limit), sharing) + offset),
+        sharing);
   if (MONOREF_FAULT(expand_localised_first))
-    return static_cast<std::int32_t>(visible_entries(seq_len, sharing) + offset);
+    return static_cast<std::int32_t>(visible_entries(limited_keys(seq_len, limit), sharing) +
+                                     offset);
   auto keys = static_cast<std::int32_t>(seq_len + offset);
   if (MONOREF_FAULT(expand_length_off_by_one)) keys = static_cast<std::int32_t>(keys - 1LL);
-  const bool clamped = MONOREF_FAULT(expand_not_clamped) ? false : clamp;
-  return visible_entries(clamped && keys < 0 ? 0 : keys, sharing);
+  return visible_entries(limited_keys(keys, limit), sharing);
 }
 
 /// Copies one request's table row into one row of the wider table; columns the source does not
@@ -50,11 +58,13 @@ MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std
 // Outputs  expanded_table int32 [requests * n, expanded_width], rows expanded_row_stride elements
 //          apart; columns behind expanded_width stay as they are
 //          decode_seq_lens int32 [length_rows], dense; in entries; 0 from row requests * n on
-//          decode_lens int32 [requests * n], dense; 1 everywhere
+//          decode_lens int32 [requests * n], dense; 1 everywhere. Null: not wanted, because the
+//          scorer takes the queries whole (native path)
 // Sizes    n = max_decode_len >= 1; length_rows >= requests * n, the whole of the buffer that is
 //          carried from step to step; expanded_width may be 0, then block_table and expanded_table
 //          are not touched (native path); compress_ratio, world, rank, interleave as in
-//          CacheSharing; clamp 1: lengths below 0 become 0 before anything else, 0: they stay.
+//          CacheSharing; length_limit >= 0: lengths in keys are moved into 0 .. length_limit before
+//          anything else, < 0: they stay as they are.
 // Launch   any grid and any block of whole waves; x goes over rows, y over columns.
 // Misuse   A table wider than expanded_width loses its last columns here (the host refuses it).
 //          max_decode_len < 1 writes nothing.
@@ -66,12 +76,14 @@ monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_len
                               std::int64_t requests, std::int64_t length_rows, std::int32_t width,
                               std::int32_t expanded_width, std::int32_t max_decode_len,
                               std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
-                              std::int32_t interleave, std::int32_t clamp) {
+                              std::int32_t interleave, std::int32_t length_limit) {
   if (max_decode_len < 1) return;
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
   const std::int64_t rows = requests * max_decode_len;
   const std::int64_t from_stride =
       MONOREF_FAULT(expand_source_stride_ignored) ? width : table_row_stride;
+  const std::int64_t length_stride =
+      MONOREF_FAULT(expand_length_stride_ignored) ? 1 : seq_lens_stride;
   const std::int64_t to_stride =
       MONOREF_FAULT(expand_destination_stride_ignored) ? expanded_width : expanded_row_stride;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -85,9 +97,10 @@ monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_len
       expand_row(block_table + request * from_stride, width, expanded_table + row * to_stride,
                  expanded_width);
     if (column_of_grid() > 0) continue;
-    decode_seq_lens[row] = entries_of_token(seq_lens[request * seq_lens_stride], token,
-                                            max_decode_len, clamp != 0, sharing);
-    decode_lens[row] = MONOREF_FAULT(expand_decode_len_kept) ? max_decode_len : 1;
+    decode_seq_lens[row] = entries_of_token(seq_lens[request * length_stride], token,
+                                            max_decode_len, length_limit, sharing);
+    if (decode_lens != nullptr)
+      decode_lens[row] = MONOREF_FAULT(expand_decode_len_kept) ? max_decode_len : 1;
   }
   if (blockIdx.y > 0 || MONOREF_FAULT(expand_stale_tail)) return;
   fill_row(decode_seq_lens + rows, length_rows - rows, 0, thread_of_grid(), threads_of_grid());

@@ -110,6 +110,16 @@ TEST_P(Misuse, SlotsBehindTheTableAreNotMapped) {
   EXPECT_EQ(bench.read<i64>(slots), (std::vector<i64>{7 * 16 + 15, -1, -1, -1, -1}));
 }
 
+TEST_P(Misuse, SlotsOfABlockWithANegativeIdAreNotMapped) {
+  const auto starts = bench.add<i32>({0, 3});
+  const auto lens = bench.add<i32>({3});
+  const auto table = bench.add<i32>({5, -1, -7});
+  const auto slots = bench.add(std::vector<i64>(3, kPoison));
+  bench.launch("monoref_compressed_slot_mapping", grid_of(1, 64), starts, lens, table, i64{3},
+               slots, i64{1}, i64{3}, i32{3}, i32{1}, i32{1}, i32{1}, i32{0}, i32{1});
+  EXPECT_EQ(bench.read<i64>(slots), (std::vector<i64>{5, -1, -1}));
+}
+
 TEST_P(Misuse, SlotsOfTokensOutsideTheMappingAreNotWritten) {
   const auto starts = bench.add<i32>({-2, 9});
   const auto lens = bench.add<i32>({11});
@@ -153,9 +163,20 @@ TEST_P(Misuse, DecodeExpansionOfANarrowerTableKeepsToItsRows) {
   const auto decode_lens = bench.add(std::vector<i32>(2, kPoison));
   bench.launch("monoref_decode_expand_uniform", grid_of(2, 64), lens, i64{1}, table, i64{3},
                expanded, i64{2}, row_lens, decode_lens, i64{1}, i64{2}, i32{3}, i32{2}, i32{2},
-               i32{1}, i32{1}, i32{0}, i32{1}, i32{0});
+               i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
   EXPECT_EQ(bench.read<i32>(expanded), (std::vector<i32>{1, 2, 1, 2}));
   EXPECT_EQ(bench.read<i32>(row_lens), (std::vector<i32>{8, 9}));
+}
+
+TEST_P(Misuse, DecodeLengthsOutsideTheLimitAreMovedIntoItAndNothingElseIsWritten) {
+  const auto lens = bench.add<i32>({1, 50});
+  const auto row_lens = bench.add(std::vector<i32>(7, kPoison));
+  // Two requests of three tokens; neither tables nor decode lengths are wanted.
+  bench.launch("monoref_decode_expand_uniform", grid_of(2, 64), lens, i64{1},
+               static_cast<const i32*>(nullptr), i64{0}, static_cast<i32*>(nullptr), i64{0},
+               row_lens, static_cast<i32*>(nullptr), i64{2}, i64{7}, i32{0}, i32{0}, i32{3}, i32{1},
+               i32{1}, i32{0}, i32{1}, i32{48});
+  EXPECT_EQ(bench.read<i32>(row_lens), (std::vector<i32>{0, 0, 1, 48, 48, 48, 0}));
 }
 
 }  // namespace
