@@ -113,9 +113,11 @@ CampaignReport run_campaign(const CampaignOptions& options,
     const auto case_start = Clock::now();
     const Draw draw = draw_case(*at.stage, options.seed, index, options.contract);
     const bool deep = index % kDeepEvery == 0;
+    const bool has_kernel = static_cast<bool>(at.stage->launch);
     const std::optional<Companion> earlier =
-        deep ? std::optional(Companion{options.seed, index}) : std::nullopt;
-    const CaseResult result = judge_draw(draw, earlier, options.runners, deep);
+        deep && has_kernel ? std::optional(Companion{options.seed, index}) : std::nullopt;
+    // Without a kernel to run, the properties are all there is to try.
+    const CaseResult result = judge_draw(draw, earlier, options.runners, deep || !has_kernel);
     at.seconds += seconds_since(case_start);
     at.summary.add(result);
     at.coverage.add(draw.params);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "fuzz/compare.hpp"
 
@@ -93,11 +94,19 @@ void record_failure(const RunOutputs& run, RunResult& result) {
     result.verdict = run.status == device::RunStatus::kHung ? Verdict::kHung : Verdict::kCrashed;
 }
 
+std::vector<const Tensor*> outputs_named(std::span<const OutputSpec> specs,
+                                         const Outputs& outputs) {
+  std::vector<const Tensor*> list;
+  for (const OutputSpec& spec : specs) list.push_back(&output(outputs, spec.name));
+  return list;
+}
+
 void compare_with(std::span<const OutputSpec> specs, const Outputs& expected, const RunOutputs& run,
                   RunResult& result) {
   if (run.status != device::RunStatus::kOk || run.refused) return record_failure(run, result);
   const std::vector<const Tensor*> everywhere(specs.size(), nullptr);
-  compare_outputs(specs, pointers(expected), everywhere, pointers(run.outputs), false, result);
+  compare_outputs(specs, outputs_named(specs, expected), everywhere, pointers(run.outputs), false,
+                  result);
 }
 
 /// The reference against outputs known from elsewhere.
@@ -147,29 +156,58 @@ Outputs evaluate_reference(const Stage& stage, const Case& item) {
   return run_reference(stage, item, stage.outputs(item));
 }
 
+/// The outputs that a runner is asked for; none if all of a case is host code and it runs none.
+std::vector<OutputSpec> asked_of(const Runner& runner, std::span<const OutputSpec> specs) {
+  if (runner.runs_host_code()) return {specs.begin(), specs.end()};
+  std::vector<OutputSpec> asked;
+  std::copy_if(specs.begin(), specs.end(), std::back_inserter(asked),
+               [](const OutputSpec& spec) { return !spec.on_host; });
+  return asked;
+}
+
+/// All outputs in the stage's order: a runner's own, and between them the host's, which are the
+/// reference's.
+Outputs with_host_outputs(Outputs own, const Outputs& reference) {
+  if (own.size() == reference.size()) return own;
+  Outputs all;
+  auto next = own.begin();
+  for (const NamedTensor& known : reference) {
+    const bool is_own = next != own.end() && next->name == known.name;
+    all.push_back(is_own ? std::move(*next++) : known);
+  }
+  return all;
+}
+
 Outputs evaluate_on(Runner& runner, const Stage& stage, const Case& item) {
-  RunOutputs run = runner.run(stage, item, stage.outputs(item));
+  const auto specs = stage.outputs(item);
+  const auto asked = asked_of(runner, specs);
+  RunOutputs run;
+  if (!asked.empty()) run = runner.run(stage, item, asked);
   if (run.status != device::RunStatus::kOk || run.refused) throw RunFailed{std::move(run)};
-  return std::move(run.outputs);
+  if (asked.size() == specs.size()) return std::move(run.outputs);
+  return with_host_outputs(std::move(run.outputs), run_reference(stage, item, specs));
 }
 
 void judge_runner(Runner& runner, const Stage& stage, const Case& item,
                   std::span<const OutputSpec> specs, const Outputs& expected,
                   const JudgeOptions& options, CaseResult& result) {
+  const auto asked = asked_of(runner, specs);
+  if (asked.empty()) return;
   RunResult run{.runner = runner.name(), .wave = runner.wave()};
-  const RunOutputs got = runner.run(stage, item, specs);
-  compare_with(specs, expected, got, run);
+  RunOutputs got = runner.run(stage, item, asked);
+  compare_with(asked, expected, got, run);
   const bool sound = !is_failure(run.verdict);
   result.runs.push_back(std::move(run));
   if (!sound) return;
   if (options.properties)
     check_properties(
-        stage, item, got.outputs, runner.name(), runner.wave(),
-        [&](const Case& variant) { return evaluate_on(runner, stage, variant); }, result);
+        stage, item, with_host_outputs(std::move(got.outputs), expected), runner.name(),
+        runner.wave(), [&](const Case& variant) { return evaluate_on(runner, stage, variant); },
+        result);
   if (options.earlier == nullptr) return;
   if (const auto reused = runner.run_after(stage, *options.earlier, item)) {
     RunResult second{.runner = runner.name() + ", reused buffers", .wave = runner.wave()};
-    compare_with(specs, expected, *reused, second);
+    compare_with(asked, expected, *reused, second);
     result.runs.push_back(std::move(second));
   }
 }
@@ -225,8 +263,8 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
 
 std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case& earlier,
                                                   const Case& later) {
-  const auto first_specs = stage.outputs(earlier);
-  const auto second_specs = stage.outputs(later);
+  const auto first_specs = asked_of(*this, stage.outputs(earlier));
+  const auto second_specs = asked_of(*this, stage.outputs(later));
   Outputs first_outputs = make_outputs(earlier, first_specs, kOutputPoison);
   Outputs second_outputs = make_outputs(later, second_specs, kOutputPoison);
   const auto first = slots_of(earlier, first_specs, first_outputs);

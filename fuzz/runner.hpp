@@ -29,6 +29,8 @@ class Runner {
   virtual int wave() const = 0;
   /// Whether it knows the stage. Cases of other stages are judged without it.
   virtual bool offers(const Stage& stage);
+  /// Whether it also computes the outputs that are `on_host`; kernels do not.
+  virtual bool runs_host_code() const { return true; }
   /// Runs with poisoned outputs and guard regions; damaged guards and changed inputs are kCrashed.
   virtual RunOutputs run(const Stage& stage, const Case& item,
                          std::span<const OutputSpec> specs) = 0;
@@ -46,6 +48,7 @@ class KernelRunner : public Runner {
   int wave() const override { return backend_->wave(); }
   /// Stages that the original computes on the host have no kernel.
   bool offers(const Stage& stage) override { return stage.launch != nullptr; }
+  bool runs_host_code() const override { return false; }
   RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override;
   std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                       const Case& later) override;

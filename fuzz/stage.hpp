@@ -24,6 +24,8 @@ struct OutputSpec {
   std::vector<std::string_view> axes;  ///< names of the dims in the stage's own terms
   /// Name of the input this output starts as (caches that are written in place); empty: poison.
   std::string starts_as;
+  /// Computed by host code in the original: the in-tree kernels have no part in it for this case.
+  bool on_host = false;
 };
 
 /// Hands a stage's buffers to its kernels. Addresses are the backend's.
@@ -98,6 +100,8 @@ struct Stage {
   std::function<std::vector<OutputSpec>(const Case&)> outputs;
   /// Computes into tensors laid out by `outputs`.
   std::function<void(const Case&, Outputs&)> reference;
+  /// Enqueues the kernels, which write every output that is not `on_host`. Empty: the stage has no
+  /// kernel, and stands on its stored outputs and its properties.
   std::function<void(const Case&, const Launcher&)> launch;
 
   /// `stage` attributes of recordings that this stage can adopt, and how.

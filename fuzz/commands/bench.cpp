@@ -80,10 +80,11 @@ int bench_command(const CommonOptions& common) {
   const auto both = make_runners(common, "both");
   const auto stages = select_stages(common.stages);
   for (const Stage* stage : stages) {
-    benchmark::RegisterBenchmark(fmt::format("differential/{}", stage->name).c_str(),
-                                 [stage, &runners, &common](benchmark::State& state) {
-                                   differential(state, *stage, *runners.front(), common.seed);
-                                 });
+    if (stage->launch)
+      benchmark::RegisterBenchmark(fmt::format("differential/{}", stage->name).c_str(),
+                                   [stage, &runners, &common](benchmark::State& state) {
+                                     differential(state, *stage, *runners.front(), common.seed);
+                                   });
     benchmark::RegisterBenchmark(
         fmt::format("generate_and_reference/{}", stage->name).c_str(),
         [stage, &common](benchmark::State& state) { reference_only(state, *stage, common.seed); });

@@ -34,7 +34,8 @@ void print_dimensions(const Stage& stage) {
 int list_command(const CommonOptions& common) {
   const auto stages = select_stages(common.stages);
   for (const Stage* stage : stages) {
-    fmt::print("{:<22} {}\n{:<22}   {}\n", stage->name, stage->summary, "", stage->source);
+    fmt::print("{:<24} {}\n{:<24}   {}{}\n", stage->name, stage->summary, "", stage->source,
+               stage->launch ? "" : "; no kernel");
     if (common.stages != "all") print_dimensions(*stage);
   }
   if (common.stages == "all") {
