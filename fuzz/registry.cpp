@@ -5,7 +5,8 @@
 #define MONOREF_STAGES(stage)                                                             \
   stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address) \
       stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)          \
-          stage(qk_norm_rope) stage(kv_cache_insert)
+          stage(qk_norm_rope) stage(kv_cache_insert) stage(context_parallel_lengths)      \
+              stage(decode_expand) stage(compressed_slot_mapping)
 
 namespace monoref {
 
