@@ -2,11 +2,12 @@
 // `NAME_stage()` in fuzz/stages/NAME.cpp.
 #include "fuzz/stage.hpp"
 
-#define MONOREF_STAGES(stage)                                                             \
-  stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address) \
-      stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)          \
-          stage(qk_norm_rope) stage(kv_cache_insert) stage(context_parallel_lengths)      \
-              stage(decode_expand) stage(compressed_slot_mapping)
+#define MONOREF_STAGES(stage)                                                                \
+  stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address)    \
+      stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)             \
+          stage(qk_norm_rope) stage(kv_cache_insert) stage(context_parallel_lengths)         \
+              stage(decode_expand) stage(compressed_slot_mapping) stage(prefill_chunk_split) \
+                  stage(prefill_chunk_metadata)
 
 namespace monoref {
 
