@@ -7,7 +7,8 @@
       stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)             \
           stage(qk_norm_rope) stage(kv_cache_insert) stage(context_parallel_lengths)         \
               stage(decode_expand) stage(compressed_slot_mapping) stage(prefill_chunk_split) \
-                  stage(prefill_chunk_metadata) stage(indexer_metadata_build)
+                  stage(prefill_chunk_metadata) stage(indexer_metadata_build)                \
+                      stage(glm5next_indexer)
 
 namespace monoref {
 

@@ -1,0 +1,123 @@
+// glm5next_indexer: the helpers around GLM-5-next's pooled indexer, in three parts.
+#include "fuzz/stages/glm5next_indexer.hpp"
+
+#include "fuzz/stages/indexer_content.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr std::string_view kParts[] = {"decode", "pools", "workspace"};
+
+const StagePart& part_named(std::string_view name) {
+  static const StagePart parts[] = {glm5next_decode_part(), glm5next_pools_part(),
+                                    glm5next_workspace_part()};
+  for (std::size_t i = 0; i < std::size(kParts); ++i)
+    if (kParts[i] == name) return parts[i];
+  refuse("glm5next_indexer: part is '{}', must be one of {}", name, fmt::join(kParts, ", "));
+}
+
+const StagePart& part_of(const Case& item) {
+  return part_named(item.word("part"));
+}
+
+Case adopt(const Recording& recording, const RecordedCase& recorded) {
+  if (recording.stage == "glm5next_expand_pools") return adopt_glm5next_pools(recorded);
+  return recorded.find_scalar("kind") == nullptr ? adopt_glm5next_decode(recorded)
+                                                 : adopt_glm5next_workspace(recorded);
+}
+
+/// Every part's properties, each asked of the cases of its part only.
+std::vector<Property> all_properties() {
+  std::vector<Property> all;
+  for (const std::string_view name : kParts)
+    for (const Property& property : part_named(name).properties)
+      all.push_back({property.name, property.statement,
+                     [name, check = property.check](const Case& item, const Outputs& outputs,
+                                                    const Evaluate& evaluate) {
+                       return item.word("part") == name ? check(item, outputs, evaluate)
+                                                        : std::nullopt;
+                     }});
+  return all;
+}
+
+std::vector<Dimension> all_dimensions() {
+  return {
+      Dimension::choice("part", {"decode", "pools", "workspace"}, "which helpers"),
+      {"requests", 1, 0, 6, {0, 1, 2, 33, 65}, {}, "decodes"},
+      {"next_n", 1, 1, 5, {1, 2, 3, 4, 8}, {}, "columns of the padded grid"},
+      query_mix_dimension(),
+      {"padded_though_uniform", 0, 0, 1, {}, {}, "a uniform batch goes through the padded grid"},
+      {"more_tokens", 0, 0, 3, {}, {}, "prefill tokens behind the decodes"},
+      Dimension::choice("element", {"float32", "uint8", "bfloat16", "int32", "int64"},
+                        "element type of the tokens"),
+      {"inner", 1, 0, 20, {1, 3, 16, 65, 128}, {}, "elements of a token"},
+      {"token_gap", 0, 0, 4, {}, {}, "elements between tokens"},
+      Dimension::choice("positions", {"ordinary", "nobody", "largest"}, "positions of the tokens"),
+      {"topk_tokens", 1, 1, 70, {1, 3, 5, 12, 16, 256}, {}, "tokens that a row may select"},
+      {"past_topk", 0, 0, 1, {0, 0, 0}, {}, "the longest sequence does not fit into a row"},
+      {"rows", 1, 0, 6, {0, 1, 33}, {}, "rows of selected pools"},
+      {"selected", 1, 0, 10, {1, 3, 5, 12, 16}, {}, "pools a row"},
+      {"pool_size", 1, 1, 8, {1, 2, 4, 16, 64}, {}, "tokens a pool"},
+      Dimension::choice("pools", {"some", "holes", "repeated", "none"}, "pools of a row"),
+      Dimension::choice("pool_lengths", {"ordinary", "empty", "short", "boundary", "largest"},
+                        "tokens of the rows' sequences"),
+      {"row_gap", 0, 0, 4, {}, {}, "elements between rows of pools, tokens and the top-k buffer"},
+      {"vector_step", 1, 1, 3, {}, {}, "stride of positions and pool ids"},
+      {"head_blocks", 1, 1, 6, {2, 4}, {}, "head dim, in blocks of 32"},
+      {"page_keys", 1, 0, 64, {1, 16, 64}, {}, "keys a page"},
+      {"pages", 1, 0, 9, {}, {}, "pages of the cache"},
+      {"page_gap", 0, 0, 300, {0, 1, 128}, {}, "bytes of a page behind its keys"},
+      {"total_seq_lens", 0, 0, 9000, {0, 1}, {}, "keys of the workspace, before a random factor"},
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
+       {"none", "length_past_grid", "negative_length", "sum_differs", "pool_incomplete",
+        "keys_past_page"},
+       "a fault of the input that must be refused"},
+  };
+}
+
+}  // namespace
+
+Stage glm5next_indexer_stage() {
+  Stage stage;
+  stage.name = "glm5next_indexer";
+  stage.summary = "ragged decodes in a padded grid, exact short rows, pools expanded to tokens";
+  stage.source = "glm5next-sparse-indexer; recorded cases, glm5next_expand_pools";
+  stage.dimensions = all_dimensions();
+  stage.build = [](const Params& params, const Contract&, std::uint64_t seed) {
+    return part_named(params.word("part")).build(params, seed);
+  };
+  stage.outputs = [](const Case& item) { return part_of(item).outputs(item); };
+  stage.reference = [](const Case& item, Outputs& out) { part_of(item).reference(item, out); };
+  stage.launch = [](const Case& item, const Launcher& launcher) {
+    if (const auto part_launch = part_of(item).launch) part_launch(item, launcher);
+  };
+  stage.recordings = {"glm5next_indexer", "glm5next_expand_pools"};
+  stage.adopt = adopt;
+  stage.properties = all_properties();
+  stage.mutants = {
+      {"grid_start_uniform", "T03", "a request's tokens start at request times the grid's width"},
+      {"grid_start_inclusive", "own", "a request's tokens start behind its own"},
+      {"grid_intra_from_batch", "own", "places counted from the batch's first token"},
+      {"grid_padding_stale", "D04", "padding rows of the grid not written"},
+      {"grid_token_stride_ignored", "T05", "tokens read as if contiguous"},
+      {"topk_lens_are_positions", "own", "lengths without the token itself"},
+      {"topk_lens_stride_ignored", "T05", "positions read as if contiguous"},
+      {"causal_fill_own_key_missing", "own", "a row without the token itself"},
+      {"causal_fill_stale_tail", "D04", "columns behind the position not written"},
+      {"causal_fill_stride_ignored", "T08", "rows taken to be as far apart as they are wide"},
+      {"pools_tail_missing", "own", "tokens behind the last whole pool dropped"},
+      {"pools_tail_of_full_pool", "own", "a complete last pool repeated as the tail"},
+      {"pools_tail_past_end", "own", "the tail runs past the sequence"},
+      {"pools_negative_expanded", "own", "an unused place expands to negative tokens"},
+      {"pools_token_major", "own", "columns ordered by token, then by pool"},
+      {"pools_row_stride_ignored", "T05", "rows of pools read as if dense"},
+      {"pools_id_stride_ignored", "T05", "pool ids of a row read as if contiguous"},
+  };
+  return stage;
+}
+
+}  // namespace monoref
