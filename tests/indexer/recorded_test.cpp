@@ -1,14 +1,14 @@
-// The reference against the five recordings of the indexer stages: every case, every output, every
-// bit.
+// The five recordings of the indexer stages: every case and every recorded output, on the reference
+// and, where there is a kernel, on the host backend at both waves.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
 
+#include "fuzz/runner.hpp"
 #include "golden/recording.hpp"
-#include "tests/indexer/recorded_stages.hpp"
+#include "reference/glm5next_indexer.hpp"
 
 namespace monoref {
 namespace {
@@ -17,105 +17,112 @@ Recording recording(const std::string& name) {
   return read_recording(std::filesystem::path(MONOREF_RECORDED_DIR) / (name + ".h5"));
 }
 
-/// Empty where the tensors have the same type, dims and bits; otherwise what differs first.
-std::string difference(const Tensor& expected, const Tensor& got) {
-  if (expected.type() != got.type())
-    return fmt::format("type {} instead of {}", dtype_name(got.type()),
-                       dtype_name(expected.type()));
-  if (expected.dims() != got.dims())
-    return fmt::format("dims [{}] instead of [{}]", fmt::join(got.dims(), ", "),
-                       fmt::join(expected.dims(), ", "));
-  const auto left = expected.image();
-  const auto right = got.image();
-  const auto at = std::mismatch(left.begin(), left.end(), right.begin()).first - left.begin();
-  if (at == static_cast<std::ptrdiff_t>(left.size())) return "";
-  return fmt::format("element {} differs", static_cast<std::size_t>(at) / expected.element_size());
-}
+struct Tallies {
+  std::int64_t by_reference = 0;  ///< elements compared
+  std::int64_t by_kernels = 0;    ///< cases that a wave ran
+};
 
-/// Every recorded tensor was produced, bit for bit, and nothing else.
-template <class Comparable>
-void expect_tensors(const RecordedCase& recorded, const StageOutputs& outputs,
-                    Comparable comparable) {
-  std::set<std::string> produced;
-  for (const NamedTensor& output : outputs.tensors) {
-    produced.insert(output.name);
-    ASSERT_NE(recorded.find_output(output.name), nullptr)
-        << recorded.title << ": " << output.name << " was not recorded";
-    EXPECT_EQ(difference(comparable(output.name), output.tensor), "")
-        << recorded.title << ": " << output.name;
-  }
-  for (const NamedTensor& output : recorded.outputs)
-    EXPECT_TRUE(produced.contains(output.name))
-        << recorded.title << ": " << output.name << " was not produced";
-}
-
-void expect_tensors(const RecordedCase& recorded, const StageOutputs& outputs) {
-  expect_tensors(recorded, outputs, [&](const std::string& name) { return recorded.output(name); });
-}
-
-/// Every recorded scalar that is no parameter was produced with its value, and nothing else.
-template <class IsParameter>
-void expect_scalars(const RecordedCase& recorded, const StageOutputs& outputs,
-                    IsParameter is_parameter) {
-  std::set<std::string> produced;
-  for (const NamedInteger& scalar : outputs.scalars) {
-    produced.insert(scalar.name);
-    ASSERT_NE(recorded.find_scalar(scalar.name), nullptr)
-        << recorded.title << ": " << scalar.name << " was not recorded";
-    EXPECT_EQ(recorded.integer(scalar.name), scalar.value) << recorded.title << ": " << scalar.name;
-  }
-  for (const NamedScalar& scalar : recorded.scalars)
-    EXPECT_TRUE(is_parameter(scalar.name) || produced.contains(scalar.name))
-        << recorded.title << ": " << scalar.name << " was not produced";
-}
-
-void expect_indexer_recording(const std::string& name, std::size_t cases) {
+/// Judges every case of a recording on both waves.
+Tallies judge_recording(const std::string& name, std::size_t cases) {
   const Recording file = recording(name);
   EXPECT_EQ(file.stage, name);
-  ASSERT_EQ(file.cases.size(), cases);
+  EXPECT_EQ(file.cases.size(), cases);
+  const Stage* stage = stage_for_recording(name);
+  KernelRunner wave64(device::make_host_backend(64));
+  KernelRunner wave32(device::make_host_backend(32));
+  Tallies tallies;
   for (const RecordedCase& recorded : file.cases) {
-    const RecordedIndexerInput input = indexer_input(recorded);
-    IndexerBuffers buffers(input.config);
-    const IndexerMetadata metadata = indexer_metadata_build(input.config, buffers, input.batch);
-    const StageOutputs outputs = indexer_outputs(input.config, input.batch, metadata);
-    expect_scalars(recorded, outputs, is_indexer_parameter);
-    expect_tensors(recorded, outputs, [&](const std::string& output) {
-      return comparable_indexer_output(recorded, output);
-    });
+    Case item = stage->adopt(file, recorded);
+    item.stage = stage->name;
+    const CaseResult result =
+        judge_case(*stage, item, {.runners = {&wave64, &wave32}, .properties = true});
+    EXPECT_EQ(result.verdict(), Verdict::kExact)
+        << recorded.title << ": " << result.decisive()->runner;
+    for (const RunResult& run : result.runs) {
+      tallies.by_kernels += run.wave != 0;
+      for (const OutputTally& tally : run.outputs)
+        tallies.by_reference += run.wave == 0 ? static_cast<std::int64_t>(tally.elements) : 0;
+    }
   }
+  return tallies;
+}
+
+/// Elements that a recording holds as outputs.
+std::int64_t recorded_elements(const std::string& name) {
+  std::int64_t elements = 0;
+  for (const RecordedCase& recorded : recording(name).cases)
+    for (const NamedTensor& tensor : recorded.outputs)
+      elements += tensor.tensor.layout().elements();
+  return elements;
 }
 
 TEST(Recorded, IndexerMetadata) {
-  expect_indexer_recording("indexer_metadata", 93);
+  // All are run, for the chunks are the kernels' even where a step has none.
+  EXPECT_EQ(judge_recording("indexer_metadata", 93).by_kernels, 2 * 93);
 }
 
 TEST(Recorded, IndexerMetadataB12x) {
-  expect_indexer_recording("indexer_metadata_b12x", 24);
+  EXPECT_EQ(judge_recording("indexer_metadata_b12x", 24).by_kernels, 2 * 24);
 }
 
 TEST(Recorded, PrefillChunkSplit) {
-  const Recording file = recording("prefill_chunk_split");
-  ASSERT_EQ(file.cases.size(), 91U);
-  for (const RecordedCase& recorded : file.cases)
-    expect_tensors(recorded, prefill_chunk_split_outputs(
-                                 prefill_chunk_split(prefill_chunk_split_input(recorded))));
+  const Tallies tallies = judge_recording("prefill_chunk_split", 91);
+  EXPECT_EQ(tallies.by_reference, recorded_elements("prefill_chunk_split"));
+  EXPECT_EQ(tallies.by_kernels, 0);
 }
 
 TEST(Recorded, Glm5nextIndexer) {
-  const Recording file = recording("glm5next_indexer");
-  ASSERT_EQ(file.cases.size(), 99U);
-  for (const RecordedCase& recorded : file.cases) {
-    const StageOutputs outputs = run_glm5next_indexer(recorded);
-    expect_tensors(recorded, outputs);
-    expect_scalars(recorded, outputs, [](const std::string& name) { return name != "filled"; });
-  }
+  const Tallies tallies = judge_recording("glm5next_indexer", 99);
+  // The scalar `filled` of 95 cases is an output too; the other 4 cases are workspace shapes.
+  EXPECT_EQ(tallies.by_reference, recorded_elements("glm5next_indexer") + 95);
+  EXPECT_EQ(tallies.by_kernels, 2 * 95);
 }
 
 TEST(Recorded, Glm5nextExpandPools) {
-  const Recording file = recording("glm5next_expand_pools");
-  ASSERT_EQ(file.cases.size(), 24U);
-  for (const RecordedCase& recorded : file.cases)
-    expect_tensors(recorded, run_expand_pools(recorded));
+  const Tallies tallies = judge_recording("glm5next_expand_pools", 24);
+  EXPECT_EQ(tallies.by_reference, recorded_elements("glm5next_expand_pools"));
+  EXPECT_EQ(tallies.by_kernels, 2 * 24);
+}
+
+/// Elements and scalars of a recorded builder case that are outputs, counted by the recorded names.
+std::int64_t recorded_builder_outputs(const RecordedCase& recorded) {
+  static const std::set<std::string> parameters{
+      "block_size",     "compress_ratio",         "cp_interleave",          "dcp_rank",
+      "dcp_world_size", "device_family",          "max_logits_mb",          "max_model_len",
+      "max_num_seqs",   "max_num_batched_tokens", "num_speculative_tokens", "storage_block_size",
+      "use_dcp_local",  "supertile_k_setting"};
+  std::int64_t outputs = 0;
+  for (const NamedScalar& scalar : recorded.scalars)
+    // The number of chunks is the extent of their outputs.
+    outputs += !parameters.contains(scalar.name) && scalar.name != "prefill_chunks";
+  const std::int64_t source_width = recorded.input("block_table").dim(1);
+  for (const NamedTensor& tensor : recorded.outputs)
+    outputs += tensor.name == "decode_block_table" ? tensor.tensor.dim(0) * source_width
+                                                   : tensor.tensor.layout().elements();
+  // The lengths are kept flat, and their two dims beside them.
+  return outputs + (recorded.find_output("decode_seq_lens") != nullptr ? 2 : 0);
+}
+
+/// Nothing that the builder's recordings hold is left uncompared.
+TEST(Recorded, EveryOutputOfTheBuilderIsCompared) {
+  for (const char* name : {"indexer_metadata", "indexer_metadata_b12x"}) {
+    const Recording file = recording(name);
+    const Stage* stage = stage_for_recording(name);
+    for (const RecordedCase& recorded : file.cases) {
+      const Case item = stage->adopt(file, recorded);
+      std::int64_t elements = 0;
+      const CaseResult result = judge_case(*stage, item, {});
+      for (const OutputTally& tally : result.runs.at(0).outputs)
+        elements += static_cast<std::int64_t>(tally.elements);
+      EXPECT_EQ(elements, recorded_builder_outputs(recorded)) << name << " " << recorded.title;
+    }
+  }
+}
+
+TEST(Recorded, AnUnknownNameIsRefused) {
+  Recording file = recording("indexer_metadata");
+  file.cases[0].scalars.push_back({"decode_new_output", std::int64_t{1}});
+  EXPECT_THROW(stage_for_recording("indexer_metadata")->adopt(file, file.cases[0]), Refusal);
 }
 
 /// The grid's live places hold the recorded tokens again after unpacking.
@@ -128,25 +135,28 @@ TEST(Recorded, UnpackingInvertsTheRecordedGrids) {
     gather_decode_tokens_by_request<float>({recorded.input("decode_lens").view<std::int32_t, 1>(),
                                             recorded.output("scattered").view<float, 3>()},
                                            unpacked.view<float, 2>());
-    EXPECT_EQ(difference(tokens, unpacked), "") << recorded.title;
+    EXPECT_EQ(tokens.image(), unpacked.image()) << recorded.title;
     ragged += recorded.integer("requires_padding");
   }
   EXPECT_GT(ragged, 0);
 }
 
-/// Behind the columns of the source table the original has whatever lay there; the reference has 0.
+/// Behind the columns of the source table the original has whatever lay there; the stage has 0, and
+/// as many columns as were recorded.
 TEST(Recorded, ExpandedColumnsBehindTheSourceTableAreZero) {
+  const Recording file = recording("indexer_metadata");
+  const Stage* stage = stage_for_recording("indexer_metadata");
   std::int64_t columns = 0;
-  for (const RecordedCase& recorded : recording("indexer_metadata").cases) {
-    const RecordedIndexerInput input = indexer_input(recorded);
-    IndexerBuffers buffers(input.config);
-    const IndexerMetadata metadata = indexer_metadata_build(input.config, buffers, input.batch);
-    if (!metadata.decode) continue;
-    const auto& table = metadata.decode->block_table;
-    for (std::int64_t row = 0; row < table.dim(0); ++row) {
-      for (std::int64_t at = input.batch.block_table.dim(1); at < table.dim(1); ++at, ++columns)
-        EXPECT_EQ(table(row, at), 0) << recorded.title;
-    }
+  for (const RecordedCase& recorded : file.cases) {
+    if (recorded.find_output("decode_block_table") == nullptr) continue;
+    const Case item = stage->adopt(file, recorded);
+    const Outputs outputs = run_reference(*stage, item, stage->outputs(item));
+    const Tensor& table = output(outputs, "decode_block_table");
+    const auto ids = table.view<std::int32_t, 2>();
+    for (std::int64_t row = 0; row < table.dim(0); ++row)
+      for (std::int64_t at = recorded.input("block_table").dim(1); at < table.dim(1);
+           ++at, ++columns)
+        EXPECT_EQ(ids(row, at), 0) << recorded.title;
     EXPECT_EQ(table.dim(1), recorded.output("decode_block_table").dim(1)) << recorded.title;
   }
   EXPECT_GT(columns, 0);
