@@ -175,7 +175,7 @@ class Worker {
   [[noreturn]] void loop(Fiber& me);
   [[gnu::always_inline]] void switch_to(Fiber& me, Fiber& to);
   [[gnu::always_inline]] void resumed(Fiber& me, context::transfer_t from);
-  void leave(Fiber* resumable);
+  void rest(Fiber& me);
   [[noreturn, gnu::cold, gnu::noinline]] void fail(Failure failure);
   [[noreturn, gnu::cold, gnu::noinline]] void fail(Failure::Kind kind, Fiber& me);
 
@@ -278,19 +278,19 @@ inline void Worker::resumed(Fiber& me, context::transfer_t from) {
   if (me.block != nullptr) show(me);
 }
 
-/// Gives control to the Worker's own stack. A fibre that can go on later is `resumable`.
-void Worker::leave(Fiber* resumable) {
+/// Gives control to the Worker's own stack; returns when a later launch takes the fibre again.
+void Worker::rest(Fiber& me) {
   guard_.set_inside(false);
-  announce_switch(resumable == nullptr ? nullptr : &resumable->fake_stack, scheduler_stack_,
-                  scheduler_stack_bytes_);
-  const context::transfer_t from = context::jump_fcontext(scheduler_, resumable);
-  resumed(*resumable, from);
+  announce_switch(&me.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+  resumed(me, context::jump_fcontext(scheduler_, &me));
 }
 
+/// Gives control to the Worker's own stack for good.
 void Worker::fail(Failure failure) {
   guard_.set_inside(false);
   failure_ = failure;
-  leave(nullptr);
+  announce_switch(nullptr, scheduler_stack_, scheduler_stack_bytes_);
+  context::jump_fcontext(scheduler_, nullptr);
   __builtin_unreachable();
 }
 
@@ -342,7 +342,7 @@ void Worker::loop(Fiber& me) {
       end_thread(me);
     } else if (live_ == 0) {
       fibers_.give(me);
-      leave(&me);
+      rest(me);
     } else {
       fail({.kind = Failure::kDivergence});
     }

@@ -9,7 +9,7 @@
 namespace monoref::device {
 namespace {
 
-const std::string kSample = MONOREF_SAMPLE_PLUGIN;
+constexpr const char* kSample = MONOREF_SAMPLE_PLUGIN;
 
 class PluginTest : public testing::Test {
  protected:
