@@ -52,7 +52,8 @@ class Launcher {
   /// Enqueues a kernel. Arguments must have exactly the types of the kernel's parameters.
   template <class... Args>
   void run(std::string_view kernel, const device::Grid& grid, Args... args) const {
-    const device::KernelArgument list[] = {{&args, static_cast<std::uint32_t>(sizeof(args))}...};
+    const device::KernelArgument list[] = {
+        {static_cast<const void*>(&args), static_cast<std::uint32_t>(sizeof(args))}...};
     backend_.launch(kernel, grid, list);
   }
 

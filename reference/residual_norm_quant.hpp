@@ -14,7 +14,7 @@ namespace monoref {
 /// Elements that one logical thread of the norm owns, and the widest row its 32 warps of 32 threads
 /// can hold.
 inline constexpr std::int64_t kNormElementsPerThread = 8;
-inline constexpr std::int64_t kNormMaxHidden = 32 * 32 * kNormElementsPerThread;
+inline constexpr std::int64_t kNormMaxHidden = std::int64_t{32} * 32 * kNormElementsPerThread;
 
 struct ResidualNormQuantInput {
   View<const std::uint16_t, 2> ar;     ///< [n, hidden] BF16, the reduced output of the layer before

@@ -1,5 +1,6 @@
 #include "fuzz/stages/floats.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -146,8 +147,9 @@ std::uint8_t draw_code(const FloatFormat& format, bool with_nan, CounterRandom& 
 }
 
 void replace_input(Case& item, std::string_view name, Tensor tensor) {
-  for (NamedTensor& input : item.inputs)
-    if (input.name == name) input.tensor = std::move(tensor);
+  const auto input = std::find_if(item.inputs.begin(), item.inputs.end(),
+                                  [&](const NamedTensor& known) { return known.name == name; });
+  if (input != item.inputs.end()) input->tensor = std::move(tensor);
 }
 
 Case with_reversed_rows(const Case& item, std::initializer_list<std::string_view> inputs) {

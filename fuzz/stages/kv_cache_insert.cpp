@@ -164,7 +164,7 @@ std::uint16_t scaled_bf16(Floats kind, double scale, CounterRandom& random) {
 }
 
 std::string applicable_defect(const Params& params, const Contract& contract) {
-  const std::string defect(params.word("defect"));
+  std::string defect(params.word("defect"));
   if (params["rows"] == 0 && defect == "slot_beyond_cache") return "none";
   if (params["rows"] < 2 && defect == "repeated_slot") return "none";
   if (drops(contract) && (defect == "slot_beyond_cache" || defect == "slot_count")) return "none";

@@ -35,9 +35,9 @@ struct Norm {
   Codes gamma;
   double eps = kTinyEps;
   Contract contract{};
-  Codes residual{};
-  std::vector<std::uint8_t> x8{};
-  std::vector<float> scale{};
+  Codes residual;
+  std::vector<std::uint8_t> x8;
+  std::vector<float> scale;
 
   /// `values` are the layer outputs; the residual is zero and every weight 1 unless set later.
   Norm(std::int64_t row_count, Codes values)
@@ -125,7 +125,8 @@ TEST(ResidualNormQuant, SumOfSquaresInTheStatedOrder) {
   struct {
     std::size_t place;
     float sum;
-  } const one_warp[] = {{0, 0x1p24f + 248}, {7, 0x1p24f + 256}, {8 * 31, 0x1p24f + 248}};
+  } const one_warp[] = {
+      {0, 0x1p24f + 248}, {7, 0x1p24f + 256}, {std::size_t{8} * 31, 0x1p24f + 248}};
   for (const auto& [place, sum] : one_warp) {
     Norm norm(1, repeated(1, 256));
     norm.ar[place] = bf16(4096);
@@ -133,7 +134,7 @@ TEST(ResidualNormQuant, SumOfSquaresInTheStatedOrder) {
   }
   // 24 warps: the outlier's warp, then 256, 512, 1024 and so on from the others: 23 of 256.
   Norm norm(1, repeated(1, 6144));
-  norm.ar[3 * 256] = bf16(4096);
+  norm.ar[std::size_t{3} * 256] = bf16(4096);
   EXPECT_EQ(bits(norm.run().scale[0]), bits(scale_of_outlier(0x1p24f + 248 + 23 * 256, 6144)));
   // Fewer threads than a warp has: 8 of them, the rest count zero.
   Norm narrow(1, repeated(1, 64));
