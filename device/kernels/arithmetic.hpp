@@ -11,6 +11,9 @@
 namespace monoref::kernels {
 namespace {  // each variant of a kernel has its own
 
+/// log2 e, with which powers of e become powers of 2.
+constexpr float kLog2E = 1.4426950408889634F;
+
 /// 1 / x, one rounding.
 MONOREF_DEVICE float rcp(float x) {
   return 1.0F / x;

@@ -1,0 +1,86 @@
+// Words of four E4M3 codes in inner loops, where a code is decoded once and multiplied many times.
+//
+// A code's fields, put where binary32 has its own, are a number too: the code's value times
+// 2^(bias - 127), its field value. Multiplying it back would cost as much as an fma that uses it.
+// Instead the other factor of every product, which is made once, carries 2^119. Products and sums
+// are then the true ones times 1/2 (FN) or 1 (FNUZ). That is exact: E4M3 products are multiples of
+// 2^-18 (2^-20) and a sum of a million of them is below 2^38, so every fma rounds just as it does
+// on the true numbers, and the result needs one multiplication by a power of two.
+#pragma once
+
+#include <cstdint>
+
+#include "device/kernels/arithmetic.hpp"
+#include "device/kernels/number_formats.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {  // each variant of a kernel has its own
+
+constexpr std::int32_t kCarriedExponent = 119;
+
+/// Four neighbouring numbers.
+struct Four {
+  float value[4];
+};
+
+MONOREF_DEVICE Four load_staged(const float* from) {
+  return simt::bit_cast<Four>(simt::load16(from));
+}
+MONOREF_DEVICE void store_staged(float* to, const Four& numbers) {
+  simt::store16(to, simt::bit_cast<simt::Vec16>(numbers));
+}
+
+/// True if one of the four codes is NaN.
+MONOREF_DEVICE bool any_nan_code(std::uint32_t word, const E4m3& format) {
+  constexpr std::uint32_t kOnes = 0x01010101;
+  const std::uint32_t zero_if_nan = (word ^ format.nan * kOnes) & format.nan_mask * kOnes;
+  return ((zero_if_nan - kOnes) & ~zero_if_nan & 0x80 * kOnes) != 0;
+}
+
+/// The codes' values times 2^(bias - 127), the first code being the low byte.
+MONOREF_DEVICE Four field_values(std::uint32_t word, const E4m3& format) {
+  Four numbers;
+  for (int i = 0; i < 4; ++i) {
+    // Shifting the sign down with the code leaves it in place as well: one mask takes both.
+    const auto top = static_cast<std::int32_t>(word << (24 - 8 * i));
+    numbers.value[i] = simt::bit_cast<float>(static_cast<std::uint32_t>(top >> 4) & 0x87F00000);
+  }
+  if (any_nan_code(word, format)) {
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t code = word >> 8 * i & 0xFF;
+      if ((code & format.nan_mask) == format.nan)
+        numbers.value[i] = simt::bit_cast<float>(kCanonicalNanBits);
+    }
+  }
+  return numbers;
+}
+
+/// The codes' values.
+MONOREF_DEVICE Four true_values(std::uint32_t word, const E4m3& format) {
+  const float scale = power_of_two(127 - format.bias);
+  Four numbers = field_values(word, format);
+  for (int i = 0; i < 4; ++i) numbers.value[i] *= scale;
+  return numbers;
+}
+
+/// A code's value times 2^119: the other factor of a product with field values.
+MONOREF_DEVICE float carried_value(std::uint32_t code, const E4m3& format) {
+  return float_of_e4m3(code, format) * power_of_two(kCarriedExponent);
+}
+
+/// Four codes as `carried_value`s.
+MONOREF_DEVICE Four carried_values(std::uint32_t word, const E4m3& format) {
+  const float scale = power_of_two(kCarriedExponent);
+  Four numbers = true_values(word, format);
+  for (int i = 0; i < 4; ++i) numbers.value[i] *= scale;
+  return numbers;
+}
+
+/// What a sum of products of carried and field values stands for.
+MONOREF_DEVICE float true_sum(float sum, const E4m3& format) {
+  return sum * power_of_two(127 - kCarriedExponent - format.bias);
+}
+
+}  // namespace
+}  // namespace monoref::kernels

@@ -1,0 +1,61 @@
+// What decides how many registers a kernel takes: how far loops are taken apart, when results are
+// computed, and where arguments wait.
+#pragma once
+
+#include "device/simt.hpp"
+
+// Compilers have these pragmas under three names.
+//   MONOREF_UNROLL       before a loop that must come apart: it indexes registers
+//   MONOREF_KEEP_LOOP    before a loop that must not: its body is long already
+#if defined(__CUDACC__)
+#define MONOREF_UNROLL _Pragma("unroll")
+#define MONOREF_KEEP_LOOP _Pragma("unroll 1")
+#elif defined(__clang__)
+#define MONOREF_UNROLL _Pragma("clang loop unroll(full)")
+#define MONOREF_KEEP_LOOP _Pragma("clang loop unroll(disable)")
+#else
+#define MONOREF_UNROLL
+#define MONOREF_KEEP_LOOP
+#endif
+
+namespace monoref::kernels {
+
+/// Has the value computed here, and not where it is needed. Of a long run of loads and fmas, the
+/// compiler for AMD puts off the fmas to the end, and runs out of registers for what they wait
+/// with.
+MONOREF_DEVICE void compute_here([[maybe_unused]] float& value) {
+#if defined(__HIP__)
+  __asm__ volatile("" : "+v"(value));
+#endif
+}
+
+/// The arguments of a launch, which outlive the result; on AMD moved to shared memory, `kept`. A
+/// kernel that loops over its work needs all of them again in each turn; there, they and what is
+/// worked out from them would not fit into the scalar registers. (CUDA has them in constant memory
+/// anyway.) All threads of the block come here.
+template <class Arguments>
+MONOREF_DEVICE const Arguments& kept_in_shared([[maybe_unused]] Arguments* kept,
+                                               const Arguments& arguments) {
+#if defined(__HIP__)
+  if (threadIdx.x == 0) *kept = arguments;
+  __syncthreads();
+  return *kept;
+#else
+  return arguments;
+#endif
+}
+
+/// A pointer out of such arguments, known to point to global memory. Without that the compiler for
+/// AMD takes loads that serve all memories and wait for all of them.
+template <class T>
+MONOREF_DEVICE T* in_global(T* pointer) {
+#if defined(__HIP__)
+  auto* global = (__attribute__((address_space(1))) T*)pointer;
+  __asm__("" : "+v"(global));  // or the two casts would undo each other
+  return (T*)global;
+#else
+  return pointer;
+#endif
+}
+
+}  // namespace monoref::kernels
