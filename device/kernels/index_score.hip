@@ -1,0 +1,506 @@
+// index_score: how much the best key of every block has to say to each query row and index head.
+//
+// Source of the rule: mono-decode section 4, section 10 (order of k, NaN); upstream-semantics
+// section 4.1 for the BF16 cache and for scores without a scale.
+//
+//   dot     one fma chain from 0 over natural k
+//   score   the largest dot over the block's keys below the row's context (-inf: there is none; NaN
+//           if one of them is NaN; +0 is larger than -0), by option times
+//           f32(f32(sm_scale) * f32(log2 e))
+//   listed  blocks init .. n_blk - local - 1 of the request's last row, for every row of the
+//           request; none if that row has no more than topk blocks
+//
+// Work. The q_len rows and heads of a request are columns of one pass over its keys. A block of 128
+// threads takes one block of keys at a time, a thread one key. The keys' bytes come in 16 a lane,
+// neighbouring lanes neighbouring bytes, one step ahead of their use, and change hands in shared
+// memory, 128 bytes of each key at a time; the columns wait there as binary32.
+
+#include <cstdint>
+
+#include "device/kernels/arithmetic.hpp"
+#include "device/kernels/e4m3_words.hpp"
+#include "device/kernels/float_order.hpp"
+#include "device/kernels/number_formats.hpp"
+#include "device/kernels/page_layout.hpp"
+#include "device/kernels/registers.hpp"
+#include "device/kernels/step_tables.hpp"
+#include "device/kernels/vector_access.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {
+
+constexpr int kThreads = kBlockTokens;
+constexpr int kMaxDim = 128;
+constexpr int kMaxColumns = 32;  ///< of one pass; more rows and heads are passes of their own
+constexpr int kPieceBytes = 128;
+constexpr int kPieceRuns = kPieceBytes / kRunBytes;
+/// Distance of two keys in shared memory. 16 bytes of padding, so that lanes that read the same run
+/// of neighbouring keys meet different banks.
+constexpr int kStagedKey = kPieceBytes + kRunBytes;
+constexpr int kStagedBytes = kThreads * kStagedKey;
+constexpr int kGroups = kThreads / 32;  ///< of lanes that find their maxima together
+constexpr int kMaxima = kMaxColumns * kGroups;
+
+/// Values of `scaling`.
+constexpr std::int32_t kScalingLog2 = 1;
+
+/// How a key is stored.
+struct E4m3Keys {
+  static constexpr int kElementBytes = 1;
+  E4m3 format;
+
+  /// Four numbers of a run of 16 bytes, number `i` of those in it.
+  MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
+    return true_values(run.word[i], format);
+  }
+};
+struct Bf16Keys {
+  static constexpr int kElementBytes = 2;
+
+  MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
+    Four numbers;
+    for (int j = 0; j < 4; ++j)
+      numbers.value[j] = float_of_bf16(
+          static_cast<std::uint16_t>(run.word[2 * i + j / 2] >> (j % 2 == 0 ? 0 : 16)));
+    return numbers;
+  }
+};
+
+/// The arguments of a launch.
+struct Scoring {
+  const std::uint16_t* q;
+  std::int64_t q_row_stride;
+  std::int64_t q_head_stride;
+  const std::uint8_t* cache;
+  std::int64_t block_bytes;  ///< from one block to the next
+  std::int64_t token_bytes;
+  std::int64_t cache_blocks;
+  StepTables tables;
+  float* scores;
+  std::int64_t score_row_stride;
+  std::int64_t score_head_stride;
+  std::int32_t heads;
+  std::int32_t dim;
+  std::int32_t topk;
+  std::int32_t init;
+  std::int32_t local;
+  float scale;
+  std::int32_t scaling;
+  std::int32_t shard_from;
+  std::int32_t world;
+  std::int32_t rank;
+};
+
+/// One pass over the keys of a request: columns first .. first + count - 1 of its q_len * heads,
+/// where column c is head c mod heads of row c div heads.
+struct Columns {
+  std::int64_t first_row;  ///< of the request
+  std::int32_t first;
+  std::int32_t count;
+};
+
+/// The blocks of a request that this block of threads scores: first, first + step, ..., below end.
+struct ScoredBlocks {
+  const std::int32_t* table;
+  std::int32_t context;  ///< of the last row: no key at or behind it is read
+  std::int32_t first;
+  std::int32_t step;
+  std::int32_t end;
+};
+
+MONOREF_DEVICE std::int64_t row_of_column(const Scoring& s, const Columns& columns,
+                                          std::int32_t c) {
+  return columns.first_row + (columns.first + c) / s.heads;
+}
+MONOREF_DEVICE std::int32_t head_of_column(const Scoring& s, const Columns& columns,
+                                           std::int32_t c) {
+  return (columns.first + c) % s.heads;
+}
+
+/// The smaller of a number and 2^30, which is beyond all blocks and steps over them.
+MONOREF_DEVICE std::int32_t capped(std::int64_t number) {
+  constexpr std::int64_t kBeyond = std::int64_t{1} << 30;
+  return static_cast<std::int32_t>(number < kBeyond ? number : kBeyond);
+}
+
+/// The share of a request's listed blocks that falls to this block of threads.
+MONOREF_DEVICE ScoredBlocks scored_blocks(const Scoring& s, std::int64_t request) {
+  const std::int64_t last_row = s.tables.last_row_of(request);
+  const auto context = static_cast<std::int32_t>(s.tables.context_of(last_row));
+  const auto blocks = static_cast<std::int32_t>(blocks_of_context(context));
+  const bool sharded = s.world > 1 && blocks > s.shard_from;
+  const std::int32_t world = sharded ? s.world : 1;
+  std::int32_t rank = sharded ? s.rank : 0;
+  if (MONOREF_FAULT(score_shard_off_by_one)) rank = (rank + 1) % world;
+  // The first listed block of this rank, then every gridDim.x-th of them.
+  const std::int32_t listed = s.init + (rank + world - s.init % world) % world;
+  const std::int32_t known = blocks < s.tables.width ? blocks : s.tables.width;
+  return {s.tables.blocks_of(last_row), context, capped(listed + std::int64_t{world} * blockIdx.x),
+          capped(std::int64_t{world} * gridDim.x), blocks > s.topk ? known - s.local : 0};
+}
+
+/// Brings the columns to shared memory, as [column][kMaxDim], and the contexts of their rows.
+MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, float* q,
+                                  std::int32_t* contexts) {
+  const int runs = s.dim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < columns.count * runs; i += kThreads) {
+    const int column = i / runs, d = i % runs * 8;
+    const std::uint16_t* from = in_global(s.q) +
+                                row_of_column(s, columns, column) * s.q_row_stride +
+                                head_of_column(s, columns, column) * s.q_head_stride;
+    float values[8];
+    load_eight({from, 1}, d, values);
+    float* to = q + column * kMaxDim + d;
+    store_staged(to, {{values[0], values[1], values[2], values[3]}});
+    store_staged(to + 4, {{values[4], values[5], values[6], values[7]}});
+  }
+  for (int column = static_cast<int>(threadIdx.x); column < columns.count; column += kThreads) {
+    std::int64_t row = row_of_column(s, columns, column);
+    if (MONOREF_FAULT(score_context_of_last_row))
+      row = s.tables.last_row_of(s.tables.request_of(row));
+    std::int64_t context = s.tables.context_of(row);
+    if (MONOREF_FAULT(score_future_key_admitted)) context += 1;
+    if (MONOREF_FAULT(score_tail_as_full)) context = blocks_of_context(context) * kBlockTokens;
+    if (MONOREF_FAULT(score_new_keys_unseen) && context > s.tables.q_len) context -= s.tables.q_len;
+    contexts[column] = static_cast<std::int32_t>(context);
+  }
+}
+
+/// What a thread brings of one piece of a block of keys: run threadIdx.x mod 8 of keys
+/// threadIdx.x div 8, 16 more, ...
+struct PieceRuns {
+  simt::Vec16 run[kPieceRuns];
+};
+
+/// Keys of a block that exist, and may be read.
+MONOREF_DEVICE std::int32_t keys_of_block(const ScoredBlocks& blocks, std::int32_t block) {
+  const std::int32_t left = blocks.context - block * kBlockTokens;
+  return left < kBlockTokens ? left : kBlockTokens;
+}
+
+/// Loads this thread's part of piece `piece` of a block; zeros for a block behind the last. What
+/// does not exist in a key or in the block is replaced by the last that does, so that no load
+/// depends on a condition of its lane.
+MONOREF_DEVICE PieceRuns load_piece(const Scoring& s, const ScoredBlocks& blocks,
+                                    std::int32_t block, std::int32_t piece,
+                                    std::int32_t row_bytes) {
+  PieceRuns runs{};
+  if (block >= blocks.end) return runs;
+  std::int64_t id = blocks.table[block];
+  if (MONOREF_FAULT(score_block_id_is_position)) id = block < s.cache_blocks ? block : id;
+  if (id < 0 || id >= s.cache_blocks) return runs;
+  std::int64_t offset = id * s.block_bytes;
+  if (MONOREF_FAULT(score_block_offset_31_bits)) offset &= 0x7FFFFFFF;
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  const std::int32_t byte = piece * kPieceBytes + thread % kPieceRuns * kRunBytes;
+  const std::uint8_t* from =
+      in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kRunBytes);
+  const std::int64_t token_bytes =
+      MONOREF_FAULT(score_token_stride_ignored) ? row_bytes : s.token_bytes;
+  const std::int32_t keys = keys_of_block(blocks, block);
+  for (int i = 0; i < kPieceRuns; ++i) {
+    const std::int32_t key = thread / kPieceRuns + i * (kThreads / kPieceRuns);
+    runs.run[i] = simt::load16(from + (key < keys ? key : keys - 1) * token_bytes);
+  }
+  return runs;
+}
+
+MONOREF_DEVICE void stage_piece(const PieceRuns& runs, std::uint8_t* staged) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < kPieceRuns; ++i) {
+    const int key = thread / kPieceRuns + i * (kThreads / kPieceRuns);
+    simt::store16(staged + key * kStagedKey + thread % kPieceRuns * kRunBytes, runs.run[i]);
+  }
+}
+
+/// The dots of a thread's key with the columns of a pass.
+struct Dots {
+  float of[kMaxColumns];
+};
+
+/// Columns first .. first + count - 1 of a pass. Constants, since dots live in registers.
+template <int first_column, int column_count>
+struct ColumnRange {
+  static constexpr int kFirst = first_column;
+  static constexpr int kCount = column_count;
+};
+
+/// Calls `function` with ranges that together hold columns 0 .. count - 1. What becomes of columns
+/// from `count` on is never looked at.
+template <class Function>
+MONOREF_DEVICE void with_columns(std::int32_t count, const Function& function) {
+  if (count == 1) {
+    function(ColumnRange<0, 1>{});
+  } else if (count <= 4) {
+    function(ColumnRange<0, 4>{});
+  } else {
+    function(ColumnRange<0, 16>{});
+    if (count > 16) function(ColumnRange<16, 16>{});
+  }
+}
+
+/// Continues the dots with a range of columns by four k. `q` is where those begin in column 0.
+template <class Range>
+MONOREF_DEVICE void add_four(Range, const Four& key, const float* q, Dots* dots) {
+  for (int c = Range::kFirst; c < Range::kFirst + Range::kCount; ++c) {
+    const Four x = load_staged(q + c * kMaxDim);
+    for (int j = 0; j < 4; ++j) dots->of[c] = simt::fma(x.value[j], key.value[j], dots->of[c]);
+    compute_here(dots->of[c]);
+  }
+}
+
+/// Continues the dots by a run of 16 bytes.
+template <class Keys, class Range>
+MONOREF_DEVICE void add_run(Range range, const Keys& keys, const simt::Vec16& run, const float* q,
+                            Dots* dots) {
+  constexpr int kFours = kRunBytes / Keys::kElementBytes / 4;
+  MONOREF_UNROLL
+  for (int i = 0; i < kFours; ++i) add_four(range, keys.four(run, i), q + 4 * i, dots);
+}
+
+/// Continues the dots by `runs` runs of the thread's staged key.
+template <class Keys, class Range>
+MONOREF_DEVICE void add_runs(Range range, const Keys& keys, const std::uint8_t* key, const float* q,
+                             std::int32_t runs, Dots* dots) {
+  constexpr int kRunDims = kRunBytes / Keys::kElementBytes;
+  MONOREF_KEEP_LOOP
+  for (std::int32_t r = 0; r < runs; ++r)
+    add_run(range, keys, simt::load16(key + r * kRunBytes), q + r * kRunDims, dots);
+}
+
+/// The maxima of groups of 32 keys for a range of columns, into best[column][group]. All threads
+/// come here; `key` is this thread's place in the sequence.
+template <class Range>
+MONOREF_DEVICE void find_maxima(Range, const Dots& dots, std::int32_t key,
+                                const std::int32_t* contexts, std::int32_t* best) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int c = Range::kFirst; c < Range::kFirst + Range::kCount; ++c) {
+    std::int32_t rank = key < contexts[c] ? rank_of(dots.of[c]) : kLowestRank;
+    if (MONOREF_FAULT(score_nan_dropped) && dots.of[c] != dots.of[c]) rank = kLowestRank;
+    if (MONOREF_FAULT(score_maximum_from_zero)) rank = larger_rank(rank, 0);
+    rank = largest_rank_of_lanes<32>(rank);
+    if (thread % 32 == 0) best[c * kGroups + thread / 32] = rank;
+  }
+}
+
+/// Stores the scores of one block, a column a thread.
+MONOREF_DEVICE void store_scores(const Scoring& s, const Columns& columns, std::int32_t block,
+                                 const std::int32_t* best) {
+  const auto c = static_cast<std::int32_t>(threadIdx.x);
+  if (c >= columns.count) return;
+  std::int32_t rank = best[c * kGroups];
+  for (int group = 1; group < kGroups; ++group) rank = larger_rank(rank, best[c * kGroups + group]);
+  if (MONOREF_FAULT(score_maximum_over_heads)) {
+    const std::int32_t head_0 = c - head_of_column(s, columns, c);
+    for (std::int32_t other = head_0; other < head_0 + s.heads; ++other)
+      for (int group = 0; group < kGroups && other >= 0 && other < columns.count; ++group)
+        rank = larger_rank(rank, best[other * kGroups + group]);
+  }
+  float score = float_of_rank(rank);
+  if (s.scaling == kScalingLog2 && !MONOREF_FAULT(score_scale_dropped))
+    score *= MONOREF_FAULT(score_scale_without_log2e) ? s.scale : s.scale * kLog2E;
+  std::int64_t row = row_of_column(s, columns, c);
+  std::int64_t head = head_of_column(s, columns, c);
+  const std::int64_t token = row - columns.first_row;
+  if (MONOREF_FAULT(score_token_and_head_swapped) && token < s.heads && head < s.tables.q_len) {
+    row = columns.first_row + head;
+    head = token;
+  }
+  in_global(s.scores)[row * s.score_row_stride + head * s.score_head_stride + block] =
+      canonical(score);
+}
+
+/// Shared memory of a block.
+struct Workspace {
+  std::uint8_t* keys;      ///< [kThreads][kStagedKey]
+  float* q;                ///< [columns][kMaxDim], the dynamic shared memory
+  std::int32_t* contexts;  ///< [kMaxColumns]
+  std::int32_t* best;      ///< [kMaxColumns][kGroups]
+};
+
+/// Scores this block's share of a request for one set of columns. All threads come here.
+template <class Keys>
+MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Columns& pass,
+                                  const ScoredBlocks& blocks, const Workspace& work) {
+  const std::int32_t row_bytes = s.dim * Keys::kElementBytes;
+  const std::int32_t pieces = (row_bytes + kPieceBytes - 1) / kPieceBytes;
+  const int thread = static_cast<int>(threadIdx.x);
+  std::int32_t done = -1;  // the block whose maxima wait to be stored
+  PieceRuns ahead = load_piece(s, blocks, blocks.first, 0, row_bytes);
+  for (std::int32_t block = blocks.first; block < blocks.end; block += blocks.step) {
+    Dots dots{};
+    for (std::int32_t piece = 0; piece < pieces; ++piece) {
+      __syncthreads();  // what is staged has been used, and all maxima of the last block are there
+      if (done >= 0 && piece == 0) store_scores(s, pass, done, work.best);
+      stage_piece(ahead, work.keys);
+      __syncthreads();
+      const bool last = piece + 1 == pieces;
+      ahead = load_piece(s, blocks, last ? block + blocks.step : block, last ? 0 : piece + 1,
+                         row_bytes);
+      const std::int32_t left = row_bytes - piece * kPieceBytes;
+      if (thread < keys_of_block(blocks, block)) {
+        const float* q = work.q + piece * (kPieceBytes / Keys::kElementBytes);
+        const std::int32_t runs = (left < kPieceBytes ? left : kPieceBytes) / kRunBytes;
+        with_columns(pass.count, [&](auto range) {
+          add_runs(range, keys, work.keys + thread * kStagedKey, q, runs, &dots);
+        });
+      }
+    }
+    with_columns(pass.count, [&](auto range) {
+      find_maxima(range, dots, block * kBlockTokens + thread, work.contexts, work.best);
+    });
+    done = block;
+  }
+  __syncthreads();
+  if (done >= 0) store_scores(s, pass, done, work.best);
+}
+
+/// Everything that falls to this block of threads.
+template <class Keys>
+MONOREF_DEVICE void score_requests(const Scoring& s, const Keys& keys, std::int64_t rows,
+                                   const Workspace& work) {
+  const std::int64_t requests = rows / s.tables.q_len;
+  const std::int32_t all = s.tables.q_len * s.heads;
+  for (std::int64_t request = blockIdx.y; request < requests; request += gridDim.y) {
+    const ScoredBlocks blocks = scored_blocks(s, request);
+    if (blocks.first >= blocks.end) continue;
+    for (auto first = static_cast<std::int32_t>(blockIdx.z) * kMaxColumns; first < all;
+         first += static_cast<std::int32_t>(gridDim.z) * kMaxColumns) {
+      const std::int32_t left = all - first;
+      const Columns pass{request * s.tables.q_len, first, left < kMaxColumns ? left : kMaxColumns};
+      stage_columns(s, pass, work.q, work.contexts);
+      score_columns(s, keys, pass, blocks, work);
+      __syncthreads();  // the columns of the next pass take the place of these
+    }
+  }
+}
+
+MONOREF_DEVICE bool is_legal(const Scoring& s) {
+  const auto base = reinterpret_cast<std::uintptr_t>(s.cache);
+  const bool aligned = (base | static_cast<std::uintptr_t>(s.block_bytes) |
+                        static_cast<std::uintptr_t>(s.token_bytes)) %
+                           kRunBytes ==
+                       0;
+  return aligned && blockDim.x == kThreads && s.dim >= 16 && s.dim <= kMaxDim && s.dim % 16 == 0 &&
+         s.heads >= 1 && s.tables.q_len >= 1 && s.init >= 0 && s.local >= 0 && s.world >= 1 &&
+         s.rank >= 0 && s.rank < s.world;
+}
+
+}  // namespace
+
+// Inputs   q bf16 [rows, heads, dim], rows q_row_stride and heads q_head_stride elements apart,
+//          innermost stride 1; row n is query n mod q_len of request n div q_len
+//          cache codes [cache_blocks, 128, dim], blocks cache_block_stride and tokens
+//          cache_token_stride elements apart, innermost stride 1, all runs of 16 bytes aligned;
+//          keys that no row of the request sees and blocks that are not listed are not read
+//          block_table int32 [.., width], rows table_row_stride elements apart: plain block ids;
+//          seq_lens int32 [..], seq_lens_stride elements apart, in keys, lengths below 1 count as 1
+// Outputs  scores f32 [rows, heads, blocks], rows score_row_stride and heads score_head_stride
+//          elements apart, innermost stride 1; written in the listed columns only, for all rows of
+//          the request, those that themselves have no more than topk blocks among them
+// Sizes    dim a multiple of 16, 16 .. 128; rows a multiple of q_len (what is left over is no row);
+//          lengths do not fall within a request
+// Options  encoding  0: E4M3FN; 1: E4M3FNUZ
+//          scaling   0: the largest dot itself; 1: times f32(sm_scale * log2 e)
+//          tables_of 0: tables and lengths have a row for each of `rows`; 1: for each request, the
+//                    length being that of its last row
+//          world, rank, shard_from: in requests of more than shard_from blocks (by the last row)
+//                    only blocks rank, rank + world, ... are scored; world 1: all
+// Launch   Blocks of exactly 128 threads. Any grid: x goes over the listed blocks of a request, y
+//          over requests, z over sets of 32 columns (rows and heads of a request; the keys are read
+//          once for each). Dynamic shared memory: 512 bytes times 1, 4, 16 or 32, the first that is
+//          not below min(q_len * heads, 32).
+// Misuse   Other sizes and blocks write nothing. A block id outside the cache stands for keys of
+//          zeros; columns of the table at or behind `width` are not listed.
+MONOREF_KERNEL(128)
+monoref_index_score_fp8(const std::uint16_t* q, std::int64_t q_row_stride,
+                        std::int64_t q_head_stride, const std::uint8_t* cache,
+                        std::int64_t cache_block_stride, std::int64_t cache_token_stride,
+                        std::int64_t cache_blocks, const std::int32_t* block_table,
+                        std::int64_t table_row_stride, const std::int32_t* seq_lens,
+                        std::int64_t seq_lens_stride, float* scores, std::int64_t score_row_stride,
+                        std::int64_t score_head_stride, std::int64_t rows, std::int32_t heads,
+                        std::int32_t dim, std::int32_t width, std::int32_t q_len, std::int32_t topk,
+                        std::int32_t init_blocks, std::int32_t local_blocks, float sm_scale,
+                        std::int32_t encoding, std::int32_t scaling, std::int32_t tables_of,
+                        std::int32_t world, std::int32_t rank, std::int32_t shard_from) {
+  MONOREF_SHARED(std::uint8_t, keys, kStagedBytes);
+  MONOREF_SHARED(std::int32_t, contexts, kMaxColumns);
+  MONOREF_SHARED(std::int32_t, best, kMaxima);
+  MONOREF_SHARED(Scoring, kept, 1);
+  MONOREF_DYNAMIC_SHARED(float, columns);
+  const Scoring s{
+      q,
+      q_row_stride,
+      q_head_stride,
+      cache,
+      cache_block_stride,
+      cache_token_stride,
+      cache_blocks,
+      {block_table, table_row_stride, seq_lens, seq_lens_stride, width, q_len, tables_of},
+      scores,
+      score_row_stride,
+      score_head_stride,
+      heads,
+      dim,
+      topk,
+      init_blocks,
+      local_blocks,
+      sm_scale,
+      scaling,
+      shard_from,
+      world,
+      rank};
+  if (!is_legal(s)) return;
+  score_requests(kept_in_shared(kept, s), E4m3Keys{e4m3_format(encoding, kOverflowNan)}, rows,
+                 {keys, columns, contexts, best});
+}
+MONOREF_REGISTER(monoref_index_score_fp8);
+
+// The same for a BF16 index cache; there is no encoding.
+MONOREF_KERNEL(128)
+monoref_index_score_bf16(const std::uint16_t* q, std::int64_t q_row_stride,
+                         std::int64_t q_head_stride, const std::uint16_t* cache,
+                         std::int64_t cache_block_stride, std::int64_t cache_token_stride,
+                         std::int64_t cache_blocks, const std::int32_t* block_table,
+                         std::int64_t table_row_stride, const std::int32_t* seq_lens,
+                         std::int64_t seq_lens_stride, float* scores, std::int64_t score_row_stride,
+                         std::int64_t score_head_stride, std::int64_t rows, std::int32_t heads,
+                         std::int32_t dim, std::int32_t width, std::int32_t q_len,
+                         std::int32_t topk, std::int32_t init_blocks, std::int32_t local_blocks,
+                         float sm_scale, std::int32_t scaling, std::int32_t tables_of,
+                         std::int32_t world, std::int32_t rank, std::int32_t shard_from) {
+  MONOREF_SHARED(std::uint8_t, keys, kStagedBytes);
+  MONOREF_SHARED(std::int32_t, contexts, kMaxColumns);
+  MONOREF_SHARED(std::int32_t, best, kMaxima);
+  MONOREF_SHARED(Scoring, kept, 1);
+  MONOREF_DYNAMIC_SHARED(float, columns);
+  const Scoring s{
+      q,
+      q_row_stride,
+      q_head_stride,
+      reinterpret_cast<const std::uint8_t*>(cache),
+      2 * cache_block_stride,
+      2 * cache_token_stride,
+      cache_blocks,
+      {block_table, table_row_stride, seq_lens, seq_lens_stride, width, q_len, tables_of},
+      scores,
+      score_row_stride,
+      score_head_stride,
+      heads,
+      dim,
+      topk,
+      init_blocks,
+      local_blocks,
+      sm_scale,
+      scaling,
+      shard_from,
+      world,
+      rank};
+  if (!is_legal(s)) return;
+  score_requests(kept_in_shared(kept, s), Bf16Keys{}, rows, {keys, columns, contexts, best});
+}
+MONOREF_REGISTER(monoref_index_score_bf16);
+
+}  // namespace monoref::kernels
