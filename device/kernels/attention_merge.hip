@@ -1,0 +1,128 @@
+// attention_merge: the partitions of a row's attention made one.
+//
+// Source of the rule: mono-decode section 6 (merge) and section 10 (start of sums).
+//
+//   M      the largest m of the partitions (NaN: one of them is)
+//   sl_i   l_i * exp2((m_i - M) * log2 e)
+//   S      sum of sl_i in order, from the first; 1 if it is not positive
+//   w_i    sl_i / S
+//   out    sum of w_i * o_i in order, from 0: a product and an addition (or, by option, one fma);
+//          then BF16
+//
+// Work. A thread has eight dims of a head, 16 bytes of every partition, and finds the weights of
+// its head for itself: that takes less time than waiting for another thread.
+
+#include <cstdint>
+
+#include "device/kernels/arithmetic.hpp"
+#include "device/kernels/flat_grid.hpp"
+#include "device/kernels/number_formats.hpp"
+#include "device/kernels/vector_access.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {
+
+constexpr std::int32_t kRunDims = 8;
+
+/// Values of `accumulate`.
+constexpr std::int32_t kAccumulateFma = 1;
+
+/// The partitions of one row and head: `stride` apart in m and l, stride * head_dim in o.
+struct Partials {
+  const std::uint16_t* o;
+  const float* m;
+  const float* l;
+  std::int64_t stride;
+  std::int32_t head_dim;
+  std::int32_t count;
+
+  /// Which partition comes n-th.
+  MONOREF_MEMBER std::int32_t nth(std::int32_t n) const {
+    return MONOREF_FAULT(merge_order_reversed) ? count - 1 - n : n;
+  }
+};
+
+/// What a head's weights are made of.
+struct Normaliser {
+  float largest;  ///< M
+  float sum;      ///< S
+};
+
+/// l_i brought to the common maximum.
+MONOREF_DEVICE float scaled_l(const Partials& partials, std::int32_t i, float largest) {
+  const float below = partials.m[i * partials.stride] - largest;
+  const float exponent = MONOREF_FAULT(merge_natural_base) ? below : below * kLog2E;
+  return partials.l[i * partials.stride] * exp2_portable(exponent);
+}
+
+MONOREF_DEVICE Normaliser normaliser_of(const Partials& partials) {
+  Normaliser normaliser{partials.m[0], 0.0F};
+  for (std::int32_t i = 1; i < partials.count; ++i)
+    normaliser.largest = max_or_nan(normaliser.largest, partials.m[i * partials.stride]);
+  if (MONOREF_FAULT(merge_maximum_of_first)) normaliser.largest = partials.m[0];
+  for (std::int32_t n = 0; n < partials.count; ++n) {
+    const float sl = scaled_l(partials, partials.nth(n), normaliser.largest);
+    normaliser.sum = n == 0 ? sl : normaliser.sum + sl;
+  }
+  if (!(normaliser.sum > 0.0F)) normaliser.sum = 1.0F;
+  return normaliser;
+}
+
+/// Merges dims dim .. dim + 7 of one head.
+MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool fused,
+                              float (&merged)[kRunDims]) {
+  const Normaliser normaliser = normaliser_of(partials);
+  for (std::int32_t n = 0; n < partials.count; ++n) {
+    const std::int32_t i = partials.nth(n);
+    float weight = scaled_l(partials, i, normaliser.largest) / normaliser.sum;
+    if (MONOREF_FAULT(merge_weight_without_l))
+      weight = exp2_portable((partials.m[i * partials.stride] - normaliser.largest) * kLog2E) /
+               static_cast<float>(partials.count);
+    float values[kRunDims];
+    load_eight({partials.o + i * partials.stride * partials.head_dim, 1}, dim, values);
+    for (int j = 0; j < kRunDims; ++j) {
+      const float product = weight * values[j];
+      merged[j] = fused != MONOREF_FAULT(merge_contraction_swapped)
+                      ? simt::fma(weight, values[j], merged[j])
+                      : merged[j] + product;
+    }
+  }
+}
+
+}  // namespace
+
+// Inputs   o bf16 [rows, partitions, heads, head_dim], m and l f32 [rows, partitions, heads],
+// dense,
+//          as fp8_attention_partition leaves them
+// Outputs  out bf16 [rows, heads, head_dim], rows out_row_stride elements apart, the rest dense
+// Sizes    partitions >= 1; head_dim a multiple of 8
+// Options  accumulate 0: product and sum rounded; 1: fma
+// Launch   any grid in x and any block of whole waves in one dimension; a thread makes eight
+// numbers
+//          at a time, so ceil(rows * heads * head_dim / 8 / threads of a block) blocks have a turn
+//          each. No shared memory.
+// Misuse   Other sizes write nothing.
+MONOREF_KERNEL(1024)
+monoref_attention_merge(const std::uint16_t* o, const float* m, const float* l, std::uint16_t* out,
+                        std::int64_t out_row_stride, std::int64_t rows, std::int32_t heads,
+                        std::int32_t head_dim, std::int32_t partitions, std::int32_t accumulate) {
+  if (partitions < 1 || head_dim < kRunDims || head_dim % kRunDims != 0) return;
+  const std::int32_t runs = head_dim / kRunDims;
+  const std::int64_t row_items = std::int64_t{heads} * runs;
+  const std::int32_t used =
+      MONOREF_FAULT(merge_last_partition_dropped) && partitions > 1 ? partitions - 1 : partitions;
+  for (std::int64_t item = thread_of_grid(); item < rows * row_items; item += threads_of_grid()) {
+    const std::int64_t row = item / row_items;
+    const auto in_row = static_cast<std::int32_t>(item - row * row_items);
+    const std::int32_t head = in_row / runs, dim = in_row % runs * kRunDims;
+    const std::int64_t first = row * partitions * heads + head;
+    const Partials partials{o + first * head_dim, m + first, l + first, heads, head_dim, used};
+    float merged[kRunDims] = {};
+    merge_run(partials, dim, accumulate == kAccumulateFma, merged);
+    store_eight_bf16(out + row * out_row_stride + std::int64_t{head} * head_dim + dim, merged);
+  }
+}
+MONOREF_REGISTER(monoref_attention_merge);
+
+}  // namespace monoref::kernels

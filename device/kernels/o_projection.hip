@@ -1,0 +1,268 @@
+// o_projection: the attention row back to the hidden size, FP8 by token times FP8 by channel.
+//
+// Source of the rule: mono-decode section 6 (o_proj row), sections 9 and 10.
+//
+// Order of the sum. K goes in steps of 128, which are dealt to 4 slices: each takes ceil(steps / 4)
+// neighbouring ones. With K a multiple of 512 these are the quarters of the specification; a
+// smaller or odd K leaves the last slices shorter or empty. A slice is one fma chain from 0 over
+// natural k. The slices' sums are added in order, starting from 0.
+//
+// Work. A block makes tiles of 16 rows. 64 threads have a row and a slice each, for up to 8 tokens;
+// with 128 threads the second half has 8 more. A step of a row is 128 bytes of weights in 8 loads
+// of 16, of which 16 neighbouring threads read 256 consecutive bytes; the loads of the next step
+// are under way while one is multiplied. The tokens of a step are decoded once into shared memory.
+
+#include <cstdint>
+
+#include "device/kernels/e4m3_words.hpp"
+#include "device/kernels/number_formats.hpp"
+#include "device/kernels/registers.hpp"
+#include "device/kernels/row_copy.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {
+
+constexpr int kSlices = 4;
+constexpr int kStep = 128;
+constexpr int kStepRuns = kStep / 16;
+constexpr int kTileRows = 16;
+constexpr int kTeamThreads = kTileRows * kSlices;  ///< that share a set of tokens
+constexpr int kTeamTokens = 8;
+constexpr int kMaxTeams = 2;
+/// Distance of two slices, and of two tokens, in shared memory. Four numbers of padding put what
+/// the slices read at once into different banks.
+constexpr int kStagedSlice = kStep + 4;
+constexpr int kStagedToken = kSlices * kStagedSlice;
+
+/// The arguments of a launch.
+struct Projection {
+  const std::uint8_t* x8;
+  std::int64_t x8_row_stride;
+  const float* x_scale;
+  const std::uint8_t* weights;
+  const float* w_scale;
+  std::uint16_t* out;
+  std::int64_t out_row_stride;
+  std::int64_t tokens;
+  std::int32_t rows;
+  std::int32_t width;
+  E4m3 format;
+
+  MONOREF_MEMBER std::int32_t steps() const { return width / kStep; }
+  MONOREF_MEMBER std::int32_t steps_of_slice() const { return (steps() + kSlices - 1) / kSlices; }
+};
+
+/// Where a thread stands in its tile.
+struct TilePlace {
+  std::int64_t row_tile;
+  std::int64_t first_token;
+  std::int32_t tokens;  ///< of the tile
+  int row;              ///< 0 .. 15
+  int slice;            ///< 0 .. 3
+  int team;             ///< 0 .. 1: has tokens 8 * team .. 8 * team + 7
+};
+
+/// The weights of one row and step.
+struct StepWeights {
+  simt::Vec16 run[kStepRuns];
+};
+
+/// Step `step` of this thread's row; a step behind the last is that again. In the layout of
+/// shuffle_weight(16, 16) the 16 rows' codes of 16 k follow each other, then come the next 16 k.
+MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at,
+                                        std::int32_t step) {
+  if (step >= p.steps()) step = p.steps() - 1;
+  const std::uint8_t* tile = p.weights + at.row_tile * kTileRows * p.width;
+  const std::uint8_t* from = tile + std::int64_t{step} * kStep * kTileRows + at.row * 16;
+  StepWeights weights;
+  MONOREF_UNROLL
+  for (int i = 0; i < kStepRuns; ++i) {
+    weights.run[i] = simt::load16(from + i * 16 * kTileRows);
+    if (MONOREF_FAULT(oproj_weights_not_shuffled))
+      weights.run[i] = simt::load16(tile + std::int64_t{at.row} * p.width + step * kStep + i * 16);
+  }
+  return weights;
+}
+
+/// Decodes step `step` of every slice of the tile's tokens into staged [token][slice][k]. All
+/// threads come here.
+MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, std::int32_t step,
+                                 float* staged) {
+  constexpr int kTokenRuns = kSlices * kStepRuns;
+  const int runs = at.tokens * kTokenRuns;
+  for (int i = static_cast<int>(threadIdx.x); i < runs; i += static_cast<int>(blockDim.x)) {
+    const int token = i / kTokenRuns, slice = i / kStepRuns % kSlices, run = i % kStepRuns;
+    const std::int32_t in_row = slice * p.steps_of_slice() + step;
+    if (in_row >= p.steps()) continue;
+    const std::uint8_t* from =
+        p.x8 + (at.first_token + token) * p.x8_row_stride + std::int64_t{in_row} * kStep + run * 16;
+    simt::Vec16 codes{};
+    if (aligned16(from)) {
+      codes = simt::load16(from);
+    } else {
+      for (int j = 0; j < 16; ++j) codes.word[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
+    }
+    float* to = staged + token * kStagedToken + slice * kStagedSlice + run * 16;
+    for (int j = 0; j < 4; ++j) store_staged(to + 4 * j, carried_values(codes.word[j], p.format));
+  }
+}
+
+/// Continues the chains of this thread's row with `tokens` tokens by 16 k, which begin at `x` in
+/// the first of them.
+template <int tokens>
+MONOREF_DEVICE void add_run(const simt::Vec16& codes, const E4m3& format, const float* x,
+                            float (&sums)[kTeamTokens]) {
+  MONOREF_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const Four w = field_values(codes.word[i], format);
+    for (int token = 0; token < tokens; ++token) {
+      const Four values = load_staged(x + token * kStagedToken + 4 * i);
+      for (int j = 0; j < 4; ++j) sums[token] = simt::fma(values.value[j], w.value[j], sums[token]);
+      compute_here(sums[token]);
+    }
+  }
+}
+
+template <int tokens>
+MONOREF_DEVICE void add_step(const StepWeights& weights, const E4m3& format, const float* x,
+                             float (&sums)[kTeamTokens]) {
+  MONOREF_UNROLL
+  for (int i = 0; i < kStepRuns; ++i) {
+    const int run = MONOREF_FAULT(oproj_k_order_reversed) ? kStepRuns - 1 - i : i;
+    add_run<tokens>(weights.run[run], format, x + run * 16, sums);
+  }
+}
+
+/// The same with as few tokens too many as there are texts for: what they give is not looked at.
+MONOREF_DEVICE void add_step(const StepWeights& weights, const E4m3& format, const float* x,
+                             std::int32_t tokens, float (&sums)[kTeamTokens]) {
+  if (tokens == 1)
+    add_step<1>(weights, format, x, sums);
+  else if (tokens <= 2)
+    add_step<2>(weights, format, x, sums);
+  else if (tokens <= 4)
+    add_step<4>(weights, format, x, sums);
+  else
+    add_step<kTeamTokens>(weights, format, x, sums);
+}
+
+/// How many of the tile's tokens this thread's team has.
+MONOREF_DEVICE std::int32_t tokens_of_team(const TilePlace& at) {
+  const std::int32_t left = at.tokens - at.team * kTeamTokens;
+  return left < kTeamTokens ? left : kTeamTokens;
+}
+
+/// Sums this thread's slice of its row. All threads come here.
+MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* staged,
+                              float (&sums)[kTeamTokens]) {
+  const std::int32_t steps = p.steps_of_slice();
+  int slice = at.slice;
+  if (MONOREF_FAULT(oproj_slices_rotated)) slice = (slice + 1) % kSlices;
+  const std::int32_t first = slice * steps;
+  const std::int32_t tokens = tokens_of_team(at);
+  const float* x = staged + at.team * kTeamTokens * kStagedToken + slice * kStagedSlice;
+  StepWeights weights = load_weights(p, at, first);
+  MONOREF_KEEP_LOOP
+  for (std::int32_t step = 0; step < steps; ++step) {
+    const StepWeights ahead = load_weights(p, at, first + (step + 1 < steps ? step + 1 : step));
+    __syncthreads();  // what is staged has been used
+    stage_tokens(p, at, step, staged);
+    __syncthreads();
+    if (tokens > 0 && first + step < p.steps()) add_step(weights, p.format, x, tokens, sums);
+    weights = ahead;
+  }
+}
+
+/// Adds the slices' sums of the tile's outputs, applies the scales and stores. `partials` is
+/// [token][slice][row].
+MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const float* partials) {
+  const int count = at.tokens * kTileRows;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const std::int64_t token = at.first_token + i / kTileRows;
+    const std::int64_t row = at.row_tile * kTileRows + i % kTileRows;
+    const float* of_token = partials + i / kTileRows * kTeamThreads + i % kTileRows;
+    float dot = 0.0F;
+    for (int slice = 0; slice < kSlices; ++slice) {
+      const int taken = MONOREF_FAULT(oproj_partials_reversed) ? kSlices - 1 - slice : slice;
+      const float part = of_token[taken * kTileRows];
+      dot += MONOREF_FAULT(oproj_partials_in_bf16) ? rounded_to_bf16(part) : part;
+    }
+    const float x_scale = p.x_scale[MONOREF_FAULT(oproj_x_scale_of_first_token) ? 0 : token];
+    const float w_scale = p.w_scale[MONOREF_FAULT(oproj_w_scale_of_wrong_row) ? row ^ 1 : row];
+    p.out[token * p.out_row_stride + row] = bf16_of((dot * x_scale) * w_scale);
+  }
+}
+
+/// All of one tile. All threads come here; shared memory holds the tile's staged tokens, and when
+/// those are used the partial sums.
+MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* shared) {
+  float sums[kTeamTokens] = {};
+  sum_slice(p, at, shared, sums);
+  __syncthreads();
+  const std::int32_t tokens = tokens_of_team(at);
+  for (int token = 0; token < kTeamTokens; ++token)
+    if (token < tokens)
+      shared[(at.team * kTeamTokens + token) * kTeamThreads + at.slice * kTileRows + at.row] =
+          true_sum(sums[token], p.format);
+  __syncthreads();
+  store_tile(p, at, shared);
+  __syncthreads();  // the next tile takes the place of this one
+}
+
+}  // namespace
+
+// Inputs   x8 codes [tokens, width], rows x8_row_stride bytes apart, innermost stride 1
+//          x_scale f32 [tokens], dense
+//          weights codes [rows, width] in the layout of shuffle_weight(16, 16), dense, at a
+//          multiple of 16 w_scale f32 [rows], dense
+// Outputs  out bf16 [tokens, rows], rows out_row_stride elements apart, innermost stride 1:
+//          bf16((dot * x_scale) * w_scale), each product rounded
+// Sizes    width (query heads * head_dim) a multiple of 128; rows a multiple of 16
+// Options  encoding 0: E4M3FN; 1: E4M3FNUZ; of both operands
+// Launch   any grid; x goes over tiles of 16 rows, y over tiles of as many tokens as the block
+// takes.
+//          Blocks of 64 threads (8 tokens) or 128 (16) in one dimension. Dynamic shared memory:
+//          2112 bytes times 1, 2, 4, 8 or 16, the first that is not below a tile's tokens, which
+//          are min(tokens, 8) or min(tokens, 16).
+// Misuse   Other sizes and blocks write nothing.
+MONOREF_KERNEL(128)
+monoref_o_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const float* x_scale,
+                     const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
+                     std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
+                     std::int32_t width, std::int32_t encoding) {
+  MONOREF_DYNAMIC_SHARED(float, shared);
+  static_assert(kStagedToken * sizeof(float) == 2112);
+  if (width < kStep || width % kStep != 0 || rows % kTileRows != 0) return;
+  const int teams = static_cast<int>(blockDim.x) / kTeamThreads;
+  if (blockDim.x % kTeamThreads != 0 || teams > kMaxTeams) return;
+  const Projection p{x8,
+                     x8_row_stride,
+                     x_scale,
+                     weights,
+                     w_scale,
+                     out,
+                     out_row_stride,
+                     tokens,
+                     rows,
+                     width,
+                     e4m3_format(encoding, kOverflowNan)};
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t tile_tokens = std::int64_t{teams} * kTeamTokens;
+  for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
+    for (std::int64_t first = blockIdx.y * tile_tokens; first < tokens;
+         first += gridDim.y * tile_tokens) {
+      const std::int64_t left = tokens - first;
+      const TilePlace at{tile,
+                         first,
+                         static_cast<std::int32_t>(left < tile_tokens ? left : tile_tokens),
+                         thread % kTileRows,
+                         thread / kTileRows % kSlices,
+                         thread / kTeamThreads};
+      make_tile(p, at, shared);
+    }
+  }
+}
+MONOREF_REGISTER(monoref_o_projection);
+
+}  // namespace monoref::kernels
