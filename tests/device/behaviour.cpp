@@ -322,9 +322,9 @@ void wrong_launches(Backend& backend) {
   auto* const at = pointer<std::uint8_t>(backend, 0);
   const std::int64_t index = 0;
   const std::uint32_t value = 1;
-  const std::vector<KernelArgument> right{{&at, 8}, {&index, 8}, {&value, 4}};
-  const std::vector<KernelArgument> few{{&at, 8}, {&index, 8}};
-  const std::vector<KernelArgument> narrow{{&at, 8}, {&index, 4}, {&value, 4}};
+  const std::vector<KernelArgument> right{argument(at), argument(index), argument(value)};
+  const std::vector<KernelArgument> few{argument(at), argument(index)};
+  const std::vector<KernelArgument> narrow{argument(at), argument(index, 4), argument(value)};
   const std::string_view store = "monoref_test_store";
   EXPECT_EQ(refusal_of(backend, store, row(1, 64), few),
             "launch: 'monoref_test_store' is given 2 arguments and has 3");

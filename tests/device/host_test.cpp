@@ -266,9 +266,9 @@ TEST_P(HostTimeLimit, ThingsAfterAFailureAreLeftOut) {
   const std::int64_t index = 0;
   const std::uint32_t value = 1;
   backend_->set_time_limit(0.1);
-  backend_->launch("monoref_test_spin", row(1, 1), std::vector<KernelArgument>{{&flag, 8}});
+  backend_->launch("monoref_test_spin", row(1, 1), std::vector<KernelArgument>{argument(flag)});
   backend_->launch("monoref_test_store", row(1, 1),
-                   std::vector<KernelArgument>{{&at, 8}, {&index, 8}, {&value, 4}});
+                   std::vector<KernelArgument>{argument(at), argument(index), argument(value)});
   EXPECT_EQ(backend_->finish().status, RunStatus::kHung);
   EXPECT_EQ(content<std::uint32_t>(*backend_, 1, 1024), out_);
   EXPECT_EQ(backend_->finish().status, RunStatus::kOk);

@@ -41,10 +41,16 @@ T* pointer(const Backend& backend, std::size_t index) {
   return static_cast<T*>(backend.address(index));
 }
 
+/// A value as a kernel argument; it outlives the launch.
+template <class T>
+KernelArgument argument(const T& value, std::uint32_t size = sizeof(T)) {
+  return {static_cast<const void*>(&value), size};
+}
+
 /// Launches, waits, and reports. The arguments have exactly the types of the kernel's parameters.
 template <class... Args>
 RunReport run(Backend& backend, std::string_view kernel, const Grid& grid, const Args&... args) {
-  const std::vector<KernelArgument> list{KernelArgument{&args, sizeof(Args)}...};
+  const std::vector<KernelArgument> list{argument(args)...};
   backend.launch(kernel, grid, list);
   return backend.finish();
 }
