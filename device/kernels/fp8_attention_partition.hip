@@ -247,11 +247,15 @@ MONOREF_DEVICE simt::Vec16 zero_behind(simt::Vec16 run, std::int32_t keys) {
 MONOREF_DEVICE simt::Vec16 load_values(const Attention& a, const Partition& at,
                                        const Workspace& work, std::int32_t page, std::int32_t dim) {
   const PagePlace place{work.pages[page], 0};
-  std::int64_t element = v_element(a.shape, place, at.kv_head, dim);
-  if (MONOREF_FAULT(attention_v_in_k_layout))
-    element = k_element(a.shape, {place.page, dim % kPageTokens}, at.kv_head,
-                        dim / kPageTokens * kRunBytes);
-  const simt::Vec16 run = simt::load16(in_global(a.v_cache) + element);
+  const std::uint8_t* cache = in_global(a.v_cache);
+  simt::Vec16 run = simt::load16(cache + v_element(a.shape, place, at.kv_head, dim));
+  if (MONOREF_FAULT(attention_v_in_k_layout)) {
+    run = {};
+    for (std::int32_t key = 0; key < kPageTokens; ++key)
+      run.word[key / 4] |=
+          std::uint32_t{cache[k_element(a.shape, {place.page, key}, at.kv_head, dim)]}
+          << key % 4 * 8;
+  }
   if (!a.zeroes_values || MONOREF_FAULT(attention_v_not_zeroed)) return run;
   return zero_behind(run, at.keys - page * kPageTokens);
 }

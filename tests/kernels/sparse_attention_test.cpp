@@ -404,6 +404,17 @@ TEST_P(SparseAttention, IndexSelection) {
   }
 }
 
+TEST_P(SparseAttention, IndexSelectionOfBlocksPinnedTwice) {
+  SelectCase c({5 * 128 - 3, 7 * 128}, 1, 2, 4, 0);
+  c.init = 3;
+  c.local = 3;  // block 2 of the first request is among both
+  const Selection selection = select_kernel(c, GetParam());
+  EXPECT_EQ(selection, select_model(c));
+  const std::vector<i32> first(selection.ids.begin(), selection.ids.begin() + 4);
+  EXPECT_EQ(first, (std::vector<i32>{1, 0, 4, 3}));
+  EXPECT_EQ(sharded_kernels(c, GetParam(), 2), selection);
+}
+
 TEST_P(SparseAttention, IndexSelectionOfTheLongestContext) {
   // S17, and S12: a plateau of equal scores, of which ties decide; the best score comes last.
   SelectCase c({1 << 20}, 1, 1, 16, 0);
@@ -608,17 +619,23 @@ TEST_P(SparseAttention, PartitionsWithNan) {
 
 // ---------------------------------------------------------------------------------------------
 
-/// Partials of which some are empty, some all NaN, and one dominates.
+/// Partials of which some are empty, some all NaN, one dominates, and some cancel those before them
+/// but for the roundings.
 Partials synthetic_partials(i64 rows, i64 partitions, i64 heads, i64 dim) {
   Draws draws(static_cast<std::uint64_t>(partitions));
   Partials partials;
   for (i64 i = 0; i < rows * partitions * heads; ++i) {
     const int kind = draws.below(6);
-    const bool empty = kind == 0;
+    const bool empty = kind == 0, cancels = kind >= 4 && i / heads % partitions > 0;
     partials.m.push_back(stored_bits(empty ? -3.4e38F : draws.number(-3, kind == 1 ? 6 : 1)));
     partials.l.push_back(stored_bits(empty ? 256.0F : std::fabs(draws.number(0, 7))));
     for (i64 d = 0; d < dim; ++d)
       partials.o.push_back(empty ? u16{0} : encode_bf16(draws.number(-4, 2)));
+    if (!cancels) continue;
+    at(partials.m, i) = at(partials.m, i - heads);
+    at(partials.l, i) = at(partials.l, i - heads);
+    for (i64 d = 0; d < dim; ++d)
+      at(partials.o, i * dim + d) = at(partials.o, (i - heads) * dim + d) ^ 0x8000;
   }
   at(partials.m, rows * partitions * heads - 1) = kNanBits;
   return partials;
@@ -713,17 +730,29 @@ void expect_projection(i64 tokens, i64 rows, i64 width, bool fnuz, const Launch&
   const E4m3Model format(fnuz, false);
   Draws draws(static_cast<std::uint64_t>(tokens + width));
   const i64 x_stride = width + 13, out_stride = rows + 3;
-  std::vector<u8> x, weights;
-  for (i64 i = 0; i < tokens * x_stride; ++i) x.push_back(static_cast<u8>(draws.below(0x7F)));
-  for (i64 i = 0; i < rows * width; ++i)
-    weights.push_back(static_cast<u8>(draws.below(2) * 0x80 + 1 + draws.below(0x7E)));
+  const i64 slice_width = (width / 128 + 3) / 4 * 128;
+  // The second slice takes away what the first has given, and the others are small: only then does
+  // the order in which slices are added show after the rounding to BF16.
+  std::vector<u8> x(static_cast<std::size_t>(tokens * x_stride));
+  std::vector<u8> weights(static_cast<std::size_t>(rows * width));
+  const auto code = [&](i64 k) {
+    return static_cast<u8>(1 + draws.below(k < 2 * slice_width ? 0x7D : 7));
+  };
+  for (i64 k = 0; k < width; ++k) {
+    const bool opposite = k >= slice_width && k < 2 * slice_width;
+    for (i64 t = 0; t < tokens; ++t)
+      at(x, t * x_stride + k) = opposite ? at(x, t * x_stride + k - slice_width) : code(k);
+    for (i64 n = 0; n < rows; ++n)
+      at(weights, shuffled(n, k, width)) =
+          opposite ? at(weights, shuffled(n, k - slice_width, width)) ^ 0x80
+                   : static_cast<u8>(code(k) | draws.below(2) << 7);
+  }
   at(weights, shuffled(5, width - 1, width)) = fnuz ? 0x80 : 0x7F;
   at(x, (tokens - 1) * x_stride + 17) = fnuz ? 0x80 : 0xFF;
   std::vector<float> x_scale, w_scale;
   for (i64 i = 0; i < tokens; ++i) x_scale.push_back(std::fabs(draws.number(-9, -3)));
   for (i64 i = 0; i < rows; ++i) w_scale.push_back(std::fabs(draws.number(-9, -3)));
   std::vector<u16> expected(static_cast<std::size_t>(tokens * out_stride), 0x1234);
-  const i64 slice_width = (width / 128 + 3) / 4 * 128;
   for (i64 t = 0; t < tokens; ++t) {
     for (i64 n = 0; n < rows; ++n) {
       float dot = 0.0F;
