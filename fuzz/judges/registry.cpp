@@ -6,6 +6,13 @@ namespace monoref {
 void judge_gemma_rmsnorm(const RecordedCase& recorded, RunResult& result);
 void judge_swiglu_oai(const RecordedCase& recorded, RunResult& result);
 void judge_qknorm_rope_kv_insert(const RecordedCase& recorded, RunResult& result);
+void judge_formats(const RecordedCase& recorded, RunResult& result);
+void judge_e8m0_and_fp4(const RecordedCase& recorded, RunResult& result);
+void judge_mxfp8_quantize(const RecordedCase& recorded, RunResult& result);
+void judge_weight_layouts(const RecordedCase& recorded, RunResult& result);
+void judge_hopper_mma(const RecordedCase& recorded, RunResult& result);
+void judge_hopper_wgmma(const RecordedCase& recorded, RunResult& result);
+void judge_gpu_functions(const RecordedCase& recorded, RunResult& result);
 
 const std::vector<RecordingJudge>& recording_judges() {
   static const std::vector<RecordingJudge> judges{
@@ -16,6 +23,14 @@ const std::vector<RecordingJudge>& recording_judges() {
       {"qknorm_rope_kv_insert", "qk_norm_rope, kv_cache_insert",
        "any order of the sum; rsq of 2 ulps, flushing; any contraction",
        judge_qknorm_rope_kv_insert},
+      {"formats", "formats", "overflow to Inf, or to NaN where there is no Inf", judge_formats},
+      {"e8m0_and_fp4", "mx_quant", "the four scale modes of the recording", judge_e8m0_and_fp4},
+      {"mxfp8_quantize", "mx_quant", "rule d for torch, rule e for Triton", judge_mxfp8_quantize},
+      {"weight_layouts", "weight layouts", "bytes", judge_weight_layouts},
+      {"hopper_mma", "dot", "profile hopper-mma", judge_hopper_mma},
+      {"hopper_wgmma", "dot", "profile hopper-wgmma", judge_hopper_wgmma},
+      {"gpu_functions", "portable functions", "ex2 2, rcp 1, rsqrt 2 ulps, flushing; .rn exact",
+       judge_gpu_functions},
   };
   return judges;
 }

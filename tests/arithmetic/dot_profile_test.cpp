@@ -46,31 +46,6 @@ void check_case(const RecordedCase& each, Dot dot, Counts& counts) {
   }
 }
 
-void check_recording(const std::string& name, const DotProfile& profile, std::size_t nans) {
-  const Recording recording = test::recorded(name);
-  Counts counts;
-  for (const RecordedCase& each : recording.cases) {
-    const std::size_t before = counts.different;
-    if (each.word("format") == "bf16")
-      check_case<std::uint16_t>(
-          each, [&](auto a, auto b, float c) { return dot_bf16(profile, a, b, c); }, counts);
-    else
-      check_case<std::uint8_t>(
-          each, [&](auto a, auto b, float c) { return dot_e4m3(profile, a, b, c); }, counts);
-    EXPECT_EQ(counts.different, before) << each.word("format") << " " << each.word("kind");
-  }
-  EXPECT_EQ(counts.dots, 204800u);
-  EXPECT_EQ(counts.nans, nans);
-}
-
-TEST(Recorded, HopperMma) {
-  check_recording("hopper_mma", dot_profile("hopper-mma"), 56);
-}
-
-TEST(Recorded, HopperWgmma) {
-  check_recording("hopper_wgmma", dot_profile("hopper-wgmma"), 0);
-}
-
 // The three profiles are three different answers (matrix-cores): a profile under another's name
 // would be noticed.
 TEST(DotProfile, ProfilesDisagreeOnRecordedE4M3) {

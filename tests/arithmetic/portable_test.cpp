@@ -11,7 +11,6 @@
 #include "reference/arithmetic/minmax.hpp"
 #include "reference/error.hpp"
 #include "tests/arithmetic/ulps.hpp"
-#include "tests/formats/recorded_tensors.hpp"
 
 namespace monoref {
 namespace {
@@ -137,21 +136,6 @@ TEST(MinMax, OrdersZerosAndNumbers) {
   EXPECT_BITS(nan_clamp(9.0f, -7.0f, 7.0f), 7.0f);
   EXPECT_BITS(nan_clamp(-9.0f, -7.0f, 7.0f), -7.0f);
   EXPECT_BITS(nan_clamp(0.5f, -7.0f, kInf), 0.5f);
-}
-
-// The correctly rounded instructions of an H200 are ours bit for bit.
-TEST(Recorded, CorrectlyRoundedGpuFunctions) {
-  const Recording recording = test::recorded("gpu_functions");
-  const RecordedCase& each = recording.cases.at(0);
-  const auto x = test::elements<float>(each.input("x"));
-  const auto rcp = test::elements<float>(each.output("rcp_rn"));
-  const auto sqrt = test::elements<float>(each.output("sqrt_rn"));
-  ASSERT_EQ(x.size(), 40011u);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    EXPECT_TRUE(same_float(portable_rcp(x[i]), rcp[i])) << x[i];
-    EXPECT_TRUE(same_float(portable_div(1.0f, x[i]), rcp[i])) << x[i];
-    EXPECT_TRUE(same_float(std::sqrt(x[i]), sqrt[i])) << x[i];
-  }
 }
 
 }  // namespace

@@ -47,7 +47,20 @@ TEST_P(EveryJudge, NoRecordedElementIsOutsideItsBound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recordings, EveryJudge,
-                         testing::Values("gemma_rmsnorm", "swiglu_oai", "qknorm_rope_kv_insert"));
+                         testing::Values("gemma_rmsnorm", "swiglu_oai", "qknorm_rope_kv_insert",
+                                         "formats", "e8m0_and_fp4", "mxfp8_quantize",
+                                         "weight_layouts", "hopper_mma", "hopper_wgmma",
+                                         "gpu_functions"));
+
+TEST(Judges, EveryRecordedDotIsCounted) {
+  for (const std::string name : {"hopper_mma", "hopper_wgmma"}) {
+    const Recording recording = load(name);
+    std::uint64_t dots = 0;
+    for (const CaseResult& result : judge_recording(*find_judge(name), recording))
+      dots += result.runs[0].outputs[0].exact;
+    EXPECT_EQ(dots, 204800u) << name;
+  }
+}
 
 TEST(Judges, AnUnknownRecordingHasNone) {
   EXPECT_EQ(find_judge("token_rows"), nullptr);
