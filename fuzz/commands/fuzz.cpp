@@ -117,6 +117,7 @@ int fuzz_command(const CommonOptions& common, const FuzzOptions& options) {
   JsonFile json(common.json);
   Summary summary = replay_corpus(options.corpus, campaign.runners, json);
   CampaignReport report;
+  int unexpected = 0;
   {
     ProgressLine progress(common.quiet);
     report = run_campaign(

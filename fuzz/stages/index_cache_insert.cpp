@@ -82,7 +82,7 @@ std::vector<std::int64_t> shuffled_slots(const CacheShape& shape, CounterRandom&
 /// name a slot of the cache.
 std::int64_t slot_beyond(const CacheShape& shape, CounterRandom& random) {
   const std::int64_t capacity = shape.blocks * shape.block_size;
-  switch (random.below(3)) {
+  switch (random.below(narrow ? 2 : 3)) {
     case 0:
       return capacity;
     case 1:
@@ -103,7 +103,7 @@ std::vector<std::int64_t> make_slots(const Params& params, const CacheShape& sha
     if (kind == "padding_last") padding = padding || i == count - 1;
     if (kind == "padding_between") padding = padding || i % 2 == 1;
     if (drop && kind == "beyond" && random.once_in(2)) {
-      slots.push_back(slot_beyond(shape, random));
+      slots.push_back(slot_beyond(shape, params["int32_slots"] != 0, random));
     } else if (padding) {
       slots.push_back(random.once_in(4) ? -random.between(2, 300) : -1);
     } else {
@@ -324,6 +324,7 @@ std::optional<std::string> order_does_not_matter(const Case& item, const Outputs
 Stage index_cache_insert_stage() {
   Stage stage;
   stage.name = "index_cache_insert";
+  stage.generator_version = 2;
   stage.summary = "scatter of index keys into the key-only cache";
   stage.source = "sparse-pa: insert_index_cache; upstream-semantics section 3.5";
   stage.contracts = {"mono", "mono,out_of_range_slot=drop"};
