@@ -122,7 +122,13 @@ int fuzz_command(const CommonOptions& common, const FuzzOptions& options) {
     ProgressLine progress(common.quiet);
     report = run_campaign(
         campaign, [&](const CampaignProgress& now) { progress.show(now); },
-        [&](const CaseResult& result) { json.add(result); });
+        [&](const CaseResult& result) {
+          json.add(result);
+          // Generators must not make what is refused, unless they say so.
+          if (result.verdict() == Verdict::kRefused && !result.refusal_was_expected &&
+              unexpected++ < 3)
+            fmt::print("{}\n", failure_text(result));
+        });
   }
   summary.add(report.summary());
   if (!common.quiet)

@@ -78,9 +78,9 @@ std::vector<std::int64_t> shuffled_slots(const CacheShape& shape, CounterRandom&
   return slots;
 }
 
-/// A slot that the cache does not have: the first one, some later one, or one whose low 32 bits
-/// name a slot of the cache.
-std::int64_t slot_beyond(const CacheShape& shape, CounterRandom& random) {
+/// A slot that the cache does not have: the first one, some later one, or (where slots are not
+/// `narrow`, of 32 bits) one whose low 32 bits name a slot of the cache.
+std::int64_t slot_beyond(const CacheShape& shape, bool narrow, CounterRandom& random) {
   const std::int64_t capacity = shape.blocks * shape.block_size;
   switch (random.below(narrow ? 2 : 3)) {
     case 0:
