@@ -172,8 +172,10 @@ Outputs with_host_outputs(Outputs own, const Outputs& reference) {
   Outputs all;
   auto next = own.begin();
   for (const NamedTensor& known : reference) {
-    const bool is_own = next != own.end() && next->name == known.name;
-    all.push_back(is_own ? std::move(*next++) : known);
+    if (next != own.end() && next->name == known.name)
+      all.push_back(std::move(*next++));
+    else
+      all.push_back(known);
   }
   return all;
 }

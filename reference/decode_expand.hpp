@@ -50,7 +50,7 @@ struct DecodeExpandOutput {
   View<std::int32_t, 1> decode_lens;      ///< [rows]
   /// [rows, width >= source width]. May be without data where the path does not flatten: the source
   /// table then serves as it is.
-  View<std::int32_t, 2> decode_block_table{};
+  View<std::int32_t, 2> decode_block_table;
 };
 
 /// Validates the input, chooses the path and returns the sizes.

@@ -87,11 +87,11 @@ struct IndexerBatch {
   /// The caches are local to the ranks. Without it the config's context parallelism has no effect.
   bool use_dcp_local = false;
   /// [requests], what the host can say about the lengths; without data it is seq_lens.
-  View<const std::int32_t, 1> seq_lens_cpu_upper_bound{};
+  View<const std::int32_t, 1> seq_lens_cpu_upper_bound;
   /// [requests], exact host shadow of the lengths, global and local to the rank. Without data where
   /// the device alone knows them.
-  View<const std::int32_t, 1> seq_lens_cpu{};
-  View<const std::int32_t, 1> dcp_local_seq_lens_cpu{};
+  View<const std::int32_t, 1> seq_lens_cpu;
+  View<const std::int32_t, 1> dcp_local_seq_lens_cpu;
 };
 
 /// Metadata of the decodes.

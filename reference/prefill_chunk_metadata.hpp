@@ -14,7 +14,7 @@ struct PrefillChunkMetadataInput {
   View<const std::int32_t, 1> seq_lens;         ///< [requests], tokens including the query
   /// [requests], what the host believed when it sized the chunk: at least seq_lens. Without data it
   /// is seq_lens.
-  View<const std::int32_t, 1> seq_lens_cpu_upper_bound{};
+  View<const std::int32_t, 1> seq_lens_cpu_upper_bound;
   PrefillChunk chunk;  ///< requests of the batch; query tokens from the first of them on
   std::int64_t compress_ratio = 1;
   ContextParallel context_parallel{};

@@ -35,8 +35,8 @@ std::int64_t storage_block_size(const Params& params) {
   return (size + params["interleave"] - 1) / params["interleave"] * params["interleave"];
 }
 
-std::string applicable_defect(const Params& params) {
-  const std::string defect(params.word("defect"));
+std::string_view applicable_defect(const Params& params) {
+  const std::string_view defect = params.word("defect");
   if (defect == "query_start_loc_falls" && params["requests"] < 2) return "none";
   if (defect == "broken_run" && (params["world"] == 1 || params["interleave"] == 1)) return "none";
   if (params["requests"] == 0 && (defect == "table_row_missing" || defect == "negative_length"))
@@ -58,7 +58,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   auto lengths = drawn_seq_lens(params, capacity, queries, seed);
   auto starts = prefix_sums(queries);
   std::int64_t slots = starts.back() + params["padding_tokens"];
-  const std::string defect = applicable_defect(params);
+  const std::string defect(applicable_defect(params));
   if (defect == "query_start_loc_falls") starts[1] = starts.back() + 1;
   if (defect == "negative_length") lengths.back() = -1;
   if (defect == "slots_missing") slots = std::max<std::int64_t>(starts.back() - 1, 0);

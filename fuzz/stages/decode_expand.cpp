@@ -28,8 +28,8 @@ std::vector<std::int64_t> drawn_seq_lens(const Params& params,
   return lengths;
 }
 
-std::string applicable_defect(const Params& params) {
-  const std::string defect(params.word("defect"));
+std::string_view applicable_defect(const Params& params) {
+  const std::string_view defect = params.word("defect");
   const bool falls = defect == "query_start_loc_falls";
   return falls && params["requests"] < 2 ? "none" : defect;
 }
@@ -44,7 +44,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   auto lengths = drawn_seq_lens(params, queries, seed);
   auto starts = prefix_sums(queries);
   std::int64_t tokens = starts.back() + params["padding_tokens"];
-  const std::string defect = applicable_defect(params);
+  const std::string defect(applicable_defect(params));
   if (defect == "query_start_loc_falls") starts[1] = starts.back() + 1;
   if (defect == "negative_length") lengths.back() = -1;
   if (defect == "tokens_missing") tokens = starts.back() - 1;

@@ -56,8 +56,8 @@ std::vector<std::int64_t> fill_positions(std::int64_t rows, std::int64_t longest
   return positions;
 }
 
-std::string applicable_defect(const Params& params) {
-  const std::string defect(params.word("defect"));
+std::string_view applicable_defect(const Params& params) {
+  const std::string_view defect = params.word("defect");
   if (defect == "pool_incomplete" || defect == "keys_past_page") return "none";
   if (params["requests"] == 0 && (defect == "length_past_grid" || defect == "negative_length"))
     return "none";
@@ -86,7 +86,7 @@ Case build(const Params& params, std::uint64_t seed) {
   auto lengths = make_query_lens(mix, requests, next_n, length_random);
   std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const bool padded = mix != QueryMix::kUniform || params["padded_though_uniform"] != 0;
-  const std::string defect = applicable_defect(params);
+  const std::string defect(applicable_defect(params));
   plant_defect(defect, next_n, lengths, tokens);
   // A uniform batch is read as the grid it is.
   const std::int64_t read = padded ? tokens : std::max(tokens, requests * next_n);

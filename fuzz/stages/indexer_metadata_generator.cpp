@@ -56,8 +56,8 @@ std::int64_t storage_block_size(const Params& params) {
   return (size + params["interleave"] - 1) / params["interleave"] * params["interleave"];
 }
 
-std::string applicable_defect(const Params& params, const DrawnRequests& drawn) {
-  const std::string defect(params.word("defect"));
+std::string_view applicable_defect(const Params& params, const DrawnRequests& drawn) {
+  const std::string_view defect = params.word("defect");
   const bool needs_a_request =
       defect == "table_row_missing" || defect == "negative_length" || defect == "low_max_seq_len";
   if (needs_a_request && drawn.queries.empty()) return "none";
@@ -145,7 +145,7 @@ Case build_indexer_metadata_case(const Params& params, const Contract&, std::uin
   CounterRandom ids(seed, "block_table");
   CounterRandom slot_random(seed, "slot_mapping");
   DrawnRequests drawn = drawn_requests(params, seed);
-  const std::string defect = applicable_defect(params, drawn);
+  const std::string defect(applicable_defect(params, drawn));
   const std::int64_t requests = std::ssize(drawn.queries);
   const auto starts = prefix_sums(drawn.queries);
   const std::int64_t tokens = starts.back() + params["padding_tokens"];

@@ -108,7 +108,8 @@ std::optional<std::string> padding_changes_nothing(const Case& item, const Outpu
     }
   set_input(padded, "query_start_loc", vector_of(DType::kInt32, starts));
   set_input(padded, "slot_mapping", vector_of(DType::kInt64, slots));
-  set_scalar(padded, "max_num_batched_tokens", item.integer("max_num_batched_tokens") + 2 * 8 + 3);
+  constexpr std::int64_t kMoreRows = 2 * std::int64_t{8} + 3;  // two requests of any query length
+  set_scalar(padded, "max_num_batched_tokens", item.integer("max_num_batched_tokens") + kMoreRows);
   const Outputs got = evaluate(padded);
   if (number(got, "num_prefills") != 0) return "padding requests have become prefills";
   if (number(got, "decode_max_seq_len") != number(out, "decode_max_seq_len"))

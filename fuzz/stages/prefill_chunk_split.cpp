@@ -63,8 +63,8 @@ void limit_pieces(std::vector<std::int64_t>& queries, const std::vector<std::int
   }
 }
 
-std::string applicable_defect(const Params& params) {
-  const std::string defect(params.word("defect"));
+std::string_view applicable_defect(const Params& params) {
+  const std::string_view defect = params.word("defect");
   const bool needs_a_request = defect == "negative_length" || defect == "length_beyond_int32";
   return needs_a_request && params["requests"] == 0 ? "none" : defect;
 }
@@ -83,7 +83,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   std::int64_t logits =
       std::max<std::int64_t>(0, logits_bytes(params.word("logits"), keys, queries, budget_random));
   limit_pieces(queries, keys, logits);
-  const std::string defect = applicable_defect(params);
+  const std::string defect(applicable_defect(params));
   if (defect == "negative_length") keys.back() = -1;
   if (defect == "length_beyond_int32") queries.back() = std::int64_t{1} << 31;
   if (defect == "query_missing") queries.push_back(1);
