@@ -46,6 +46,35 @@ const std::vector<FieldAccess>& accesses() {
                                   "how a cache scale is applied"),
       access<&Contract::decode_lengths>("decode_lengths", {"clamped", "as-seed"},
                                         "decode lengths below 0 or above the model's limit"),
+      access<&Contract::topk_ties>("topk_ties", {"higher_id", "lower_id"},
+                                   "which of two blocks with equal keys ranks first"),
+      access<&Contract::nan_score>("nan_score", {"lowest", "minus_inf", "minus_1e30"},
+                                   "what a NaN score ranks as"),
+      access<&Contract::zero_score>("zero_score", {"equal", "ordered"},
+                                    "how scores of -0 and +0 compare"),
+      access<&Contract::index_scores>("index_scores", {"selectable", "every_block"},
+                                      "blocks that the indexer scores"),
+      access<&Contract::empty_row>("empty_row", {"context_1", "context_0"},
+                                   "keys that a row without tokens attends to"),
+      access<&Contract::attention_plan>("attention_plan", {"partitions", "splits", "chunks"},
+                                        "how keys are dealt to partial results"),
+      access<&Contract::attention_operands>("attention_operands", {"fp8", "bf16"},
+                                            "form of q, k, v and p in the products"),
+      access<&Contract::score_units>("score_units", {"natural", "base_2"},
+                                     "the base that attention scores are exponents of"),
+      access<&Contract::masked_score>("masked_score", {"finite", "infinite"},
+                                      "score of a key past the context"),
+      access<&Contract::p_scale>("p_scale", {"maximum", "one"},
+                                 "factor of probabilities before they are rounded"),
+      access<&Contract::v_scale>("v_scale", {"at_end", "per_tile"}, "where the scale of V enters"),
+      access<&Contract::v_past_context>("v_past_context", {"zeroed", "kept"},
+                                        "V in keys past the context"),
+      access<&Contract::merge_weights>("merge_weights", {"max_and_sum", "lse_base_2", "lse_base_e"},
+                                       "what a partial result says about its weight"),
+      access<&Contract::empty_partial>("empty_partial", {"computed", "skipped"},
+                                       "a partial result that saw no key"),
+      access<&Contract::merge_sum>("merge_sum", {"separate", "fused"},
+                                   "how weighted partial results are added"),
   };
   return all;
 }
@@ -55,8 +84,45 @@ struct Preset {
   Contract contract;
 };
 
+/// AITER's selection and Gluon attention (upstream-semantics sections 4 and 6.1). Conversions to
+/// FP8 saturate, as in Triton builds since mid-2025.
+Contract aiter_gluon() {
+  Contract contract;
+  contract.fp8_overflow = Fp8Overflow::kSaturate;
+  contract.nan_score = NanScore::kMinusInf;
+  contract.zero_score = ZeroScore::kOrdered;
+  contract.index_scores = IndexScores::kEveryBlock;
+  contract.empty_row = EmptyRow::kContext0;
+  contract.attention_plan = AttentionPlan::kSplits;
+  contract.p_scale = PScale::kOne;
+  contract.v_scale = VScale::kPerTile;
+  contract.v_past_context = VPastContext::kKept;
+  contract.empty_partial = EmptyPartial::kSkipped;
+  contract.merge_sum = MergeSum::kFused;
+  return contract;
+}
+
+/// vLLM's Triton indexer and attention (upstream-semantics sections 4 and 6.2).
+Contract vllm_triton() {
+  Contract contract;
+  contract.topk_ties = TopkTies::kLowerId;
+  contract.nan_score = NanScore::kMinus1e30;
+  contract.index_scores = IndexScores::kEveryBlock;
+  contract.empty_row = EmptyRow::kContext0;
+  contract.attention_plan = AttentionPlan::kChunks;
+  contract.attention_operands = AttentionOperands::kBf16;
+  contract.score_units = ScoreUnits::kBase2;
+  contract.masked_score = MaskedScore::kInfinite;
+  contract.p_scale = PScale::kOne;
+  contract.v_scale = VScale::kPerTile;
+  contract.merge_weights = MergeWeights::kLseBase2;
+  contract.empty_partial = EmptyPartial::kSkipped;
+  return contract;
+}
+
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all{{"mono", Contract{}}};
+  static const std::vector<Preset> all{
+      {"mono", Contract{}}, {"aiter-gluon", aiter_gluon()}, {"vllm-triton", vllm_triton()}};
   return all;
 }
 

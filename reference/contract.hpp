@@ -64,6 +64,93 @@ enum class LengthRule : std::uint8_t {
   kAsSeed,   ///< left as computed, negative or too long
 };
 
+/// Which of two blocks with equal keys ranks first (upstream-semantics section 4.2).
+enum class TopkTies : std::uint8_t {
+  kHigherId,  ///< mono and AITER
+  kLowerId,   ///< vLLM's fused selection
+};
+
+/// What a NaN score ranks as (upstream-semantics section 4.2); the marks of pinned blocks come
+/// first.
+enum class NanScore : std::uint8_t {
+  kLowest,     ///< below -Inf
+  kMinusInf,   ///< AITER
+  kMinus1e30,  ///< vLLM's fused selection
+};
+
+/// Whether scores of -0 and +0 are equal or ordered (upstream-semantics section 4.2).
+enum class ZeroScore : std::uint8_t { kEqual, kOrdered };
+
+/// Which blocks the indexer scores, and what a score is (mono-decode section 4, upstream-semantics
+/// section 4.1).
+enum class IndexScores : std::uint8_t {
+  kSelectable,  ///< blocks that compete for a place, times sm_scale * log2(e)
+  kEveryBlock,  ///< every visible block, unscaled; pinned ones hold 1e30 or 1e29
+};
+
+/// What a row without tokens attends to (mono-decode section 8).
+enum class EmptyRow : std::uint8_t {
+  kContext1,  ///< key 0 of its first block, as in the mono kernels
+  kContext0,  ///< nothing
+};
+
+/// How a row's keys are dealt to partial results (mono-decode section 6, upstream-semantics section
+/// 6).
+enum class AttentionPlan : std::uint8_t {
+  kPartitions,  ///< 256 keys each, whatever the context
+  kSplits,      ///< AITER: equal parts of the context, as many as fill the machine
+  kChunks,      ///< vLLM's Triton kernel: the selected blocks in their order, dealt in runs
+};
+
+/// In which form q, k, v and p enter the products.
+enum class AttentionOperands : std::uint8_t {
+  kFp8,   ///< q and p are converted to FP8; scales apply to products
+  kBf16,  ///< q as it is; k and v become bf16(code), then bf16(that * scale); p becomes bf16(p)
+};
+
+/// The base that scores are exponents of.
+enum class ScoreUnits : std::uint8_t {
+  kNatural,  ///< s = (sm_scale * k_scale) * dot, p = exp2((s - m) * log2(e))
+  kBase2,    ///< s = dot * (sm_scale * log2(e)), p = exp2(s - m)
+};
+
+/// The score of a key past the context.
+enum class MaskedScore : std::uint8_t {
+  kFinite,    ///< -3.4e38: a partial result of masked keys alone has a sum of one a key
+  kInfinite,  ///< -Inf
+};
+
+/// What probabilities are multiplied by before they are rounded (bug case F07).
+enum class PScale : std::uint8_t { kMaximum, kOne };
+
+/// Where the scale of V enters.
+enum class VScale : std::uint8_t {
+  kAtEnd,    ///< into the finished sum, together with the inverse of the scale of P
+  kPerTile,  ///< into the sum of every 256 keys
+};
+
+/// What V counts as in a key past the context (bug cases S06, F09).
+enum class VPastContext : std::uint8_t {
+  kZeroed,  ///< zero: what memory holds there does not matter
+  kKept,    ///< what memory holds; a NaN there makes the row NaN although its p is zero
+};
+
+/// What a partial result says about its weight (bug case T21).
+enum class MergeWeights : std::uint8_t {
+  kMaxAndSum,  ///< the largest score and the sum of p
+  kLseBase2,   ///< log2 of the sum of 2^score; -Inf where there is none
+  kLseBaseE,   ///< the natural logarithm of the sum of e^score; -Inf where there is none
+};
+
+/// What becomes of a partial result that saw no key: m is -Inf, or at most -FLT_MAX.
+enum class EmptyPartial : std::uint8_t {
+  kComputed,  ///< goes through the formulas like others; the finite mask makes no such m
+  kSkipped,   ///< weight 0, and its o, which may be NaN, is not read (bug case T21)
+};
+
+/// How weighted partial results are added.
+enum class MergeSum : std::uint8_t { kSeparate, kFused };
+
 /// One value per choice. Stages read only the fields that concern them.
 struct Contract {
   KvLayout kv_layout = KvLayout::kInterleaved;
@@ -75,6 +162,21 @@ struct Contract {
   KeySource key_source = KeySource::kBf16;
   KvScale kv_scale = KvScale::kDivide;
   LengthRule decode_lengths = LengthRule::kClamped;
+  TopkTies topk_ties = TopkTies::kHigherId;
+  NanScore nan_score = NanScore::kLowest;
+  ZeroScore zero_score = ZeroScore::kEqual;
+  IndexScores index_scores = IndexScores::kSelectable;
+  EmptyRow empty_row = EmptyRow::kContext1;
+  AttentionPlan attention_plan = AttentionPlan::kPartitions;
+  AttentionOperands attention_operands = AttentionOperands::kFp8;
+  ScoreUnits score_units = ScoreUnits::kNatural;
+  MaskedScore masked_score = MaskedScore::kFinite;
+  PScale p_scale = PScale::kMaximum;
+  VScale v_scale = VScale::kAtEnd;
+  VPastContext v_past_context = VPastContext::kZeroed;
+  MergeWeights merge_weights = MergeWeights::kMaxAndSum;
+  EmptyPartial empty_partial = EmptyPartial::kComputed;
+  MergeSum merge_sum = MergeSum::kSeparate;
 
   bool operator==(const Contract&) const = default;
 
