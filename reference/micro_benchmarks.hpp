@@ -18,7 +18,8 @@ struct MicroBenchmark {
 };
 
 /// FP8 and BF16 conversions of rows that fit the first-level caches, dots of length 6144 under
-/// every profile, exp2 and the bounded dot.
+/// every profile, exp2 and the bounded dot; a row of attention, block scores and a selection at the
+/// model's sizes.
 std::vector<MicroBenchmark> micro_benchmarks();
 
 }  // namespace monoref
