@@ -37,10 +37,11 @@ struct BlockSelection {
 };
 
 /// One rank's share of the blocks under context parallelism: block b belongs to rank b mod world
-/// (mono-decode section 4).
+/// (mono-decode section 4), in requests of more than `from_blocks` blocks, by their last row.
 struct BlockShard {
   std::int64_t world = 1;
   std::int64_t rank = 0;
+  std::int64_t from_blocks = 0;
 
   bool owns(std::int64_t block) const { return block % world == rank; }
 };

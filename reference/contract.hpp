@@ -132,7 +132,7 @@ enum class VScale : std::uint8_t {
 /// What V counts as in a key past the context (bug cases S06, F09).
 enum class VPastContext : std::uint8_t {
   kZeroed,  ///< zero: what memory holds there does not matter
-  kKept,    ///< what memory holds; a NaN there makes the row NaN although its p is zero
+  kKept,    ///< what memory holds, page 0 for whole pages; a NaN makes the row NaN, p being zero
 };
 
 /// What a partial result says about its weight (bug case T21).

@@ -34,11 +34,14 @@ KvPageShape geometry(const Fp8AttentionPartitionInput& input) {
   return shape;
 }
 
-/// Whether a page of the table is read at all.
+bool keeps_v(const Fp8AttentionPartitionInput& input) {
+  return input.contract.v_past_context == VPastContext::kKept;
+}
+
+/// Whether a page of the table is below the context. Others are not looked up.
 bool is_read(const Fp8AttentionPartitionInput& input, const KvPageShape& shape, std::int64_t row,
              std::int64_t column) {
-  return input.contract.v_past_context == VPastContext::kKept ||
-         column * shape.page_size < input.sparse_context_lens(row);
+  return column * shape.page_size < input.sparse_context_lens(row);
 }
 
 void check_row(const Fp8AttentionPartitionInput& input, const KvPageShape& shape,
@@ -51,6 +54,7 @@ void check_row(const Fp8AttentionPartitionInput& input, const KvPageShape& shape
     if (is_read(input, shape, row, column))
       static_cast<void>(checked_page_slot(kStage, input.caches, shape,
                                           input.sparse_block_table(row, column), row, column));
+  if (keeps_v(input)) static_cast<void>(checked_page_slot(kStage, input.caches, shape, 0, row, 0));
 }
 
 /// The keys of one partition for one kv head; what is not read is zero.
@@ -64,15 +68,15 @@ AttentionTile gather(const Fp8AttentionPartitionInput& input, const KvPageShape&
   for (std::size_t j = 0; j < tile.valid.size(); ++j) {
     const std::int64_t key = partition * kPartitionKeys + static_cast<std::int64_t>(j);
     const std::int64_t column = key / shape.page_size;
-    if (column >= input.sparse_block_table.dim(1) || !is_read(input, shape, row, column)) continue;
     tile.valid[j] = key < input.sparse_context_lens(row);
+    if (!is_read(input, shape, row, column) && !keeps_v(input)) continue;
+    const std::int64_t page =
+        is_read(input, shape, row, column) ? input.sparse_block_table(row, column) : 0;
     const std::int64_t slot =
-        checked_page_slot(kStage, input.caches, shape, input.sparse_block_table(row, column), row,
-                          column) +
-        key % shape.page_size;
+        checked_page_slot(kStage, input.caches, shape, page, row, column) + key % shape.page_size;
     if (tile.valid[j])
       read_key(input.caches, shape, slot, kv_head, {&tile.k[j * tile.dim], tile.dim});
-    if (tile.valid[j] || input.contract.v_past_context == VPastContext::kKept)
+    if (tile.valid[j] || keeps_v(input))
       read_value(input.caches, shape, slot, kv_head, {&tile.v[j * tile.dim], tile.dim});
   }
   return tile;

@@ -40,7 +40,7 @@ struct Fp8AttentionPartitionShape {
 /// `attention_cache_shape` refuses; heads that are not whole groups of kv_heads; pages that do not
 /// divide 256 keys; tables and contexts of other row counts than q; a context that is negative or
 /// longer than the table; a page below the context that the caches do not have or do not store, or
-/// that is a page of V. Under the contract's `kept` that holds for every page of the table.
+/// that is a page of V; and under the contract's `kept` caches that do not store page 0.
 Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionPartitionInput& input);
 
 /// The definition. Key j of a row lies in page sparse_block_table[row][j div 16], token j mod 16
@@ -52,8 +52,9 @@ Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionParti
 ///
 /// (mono-decode sections 6 and 10). A partition past the context runs like others: with the finite
 /// mask m = -3.4e38, l = 256 and o = 0. 448 is the contract's FP8 maximum, or 1 if p is not scaled;
-/// conversions do not clamp unless the contract saturates. Pages past the context are not read, nor
-/// are K and V of masked keys in the last page; under `kept`, V of every key in the table is.
+/// conversions do not clamp unless the contract saturates. Table entries past the context are not
+/// looked at, nor is memory of masked keys; under `kept`, V of masked keys is: in the last page
+/// what it holds there, in pages past the context that of page 0, which a zero-filled table names.
 ///
 /// Refuses what the shape function refuses and outputs of other dims, before it writes anything.
 void fp8_attention_partition(const Fp8AttentionPartitionInput& input,

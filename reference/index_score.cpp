@@ -172,9 +172,9 @@ std::array<std::int64_t, 3> index_score_shape(const IndexScoreInput& input) {
 }
 
 bool is_scored(const IndexScoreInput& input, std::int64_t row, std::int64_t block) {
-  if (!input.shard.owns(block)) return false;
-  if (input.contract.index_scores == IndexScores::kEveryBlock) return block < blocks(input, row);
   const std::int64_t listed = blocks(input, last_row(input, row));
+  if (listed > input.shard.from_blocks && !input.shard.owns(block)) return false;
+  if (input.contract.index_scores == IndexScores::kEveryBlock) return block < blocks(input, row);
   return input.selection.selects(listed) && !input.selection.is_init(block) &&
          !input.selection.is_local(block, listed);
 }

@@ -225,6 +225,8 @@ TEST(IndexScore, ShardsTogetherScoreWhatOneRankDoes) {
     for (std::int64_t block = 0; block < 9; ++block)
       EXPECT_EQ(bits_of(part, 0, 0, block),
                 block % 4 == rank ? bits_of(whole, 0, 0, block) : kNotWritten);
+    scoring.shard.from_blocks = 9;
+    EXPECT_EQ(testing::values(scoring.score()), testing::values(whole)) << "not long enough";
   }
 }
 
