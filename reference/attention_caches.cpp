@@ -90,17 +90,18 @@ float v_scale_of(const AttentionCaches& caches, std::int64_t kv_head) {
   return caches.v_scale.data() == nullptr ? 1.0f : caches.v_scale(kv_head);
 }
 
-std::int64_t checked_page_slot(std::string_view stage, const AttentionCaches& caches,
-                               const KvPageShape& shape, std::int64_t page, std::int64_t row,
-                               std::int64_t column) {
+std::int64_t checked_page_slot(const AttentionCaches& caches, const KvPageShape& shape,
+                               std::int64_t page, const PagePlaceInTable& place) {
+  const auto& [stage, row, kv_head, column] = place;
   if (page < 0 || page >= shape.k_view_pages())
-    refuse("{}: sparse_block_table[{}][{}] is {}, must be 0 to {}", stage, row, column, page,
-           shape.k_view_pages() - 1);
+    refuse("{}: sparse_block_table[{}][{}][{}] is {}, must be 0 to {}", stage, row, kv_head, column,
+           page, shape.k_view_pages() - 1);
   const std::int64_t in_block = page % shape.block_page_stride();
   if (in_block >= shape.pages_per_block())
     refuse(
-        "{}: sparse_block_table[{}][{}] is {}, a page of V: it is page {} of its block, limit {}",
-        stage, row, column, page, in_block, shape.pages_per_block() - 1);
+        "{}: sparse_block_table[{}][{}][{}] is {}, a page of V: it is page {} of its block, limit"
+        " {}",
+        stage, row, kv_head, column, page, in_block, shape.pages_per_block() - 1);
   const std::int64_t slot =
       page / shape.block_page_stride() * shape.block_size + in_block * shape.page_size;
   check_stored(stage, "k_cache", caches.k_cache, k_byte(shape, {slot, 0, 0}), shape.page_bytes(),

@@ -32,11 +32,18 @@ KvPageShape attention_cache_shape(std::string_view stage, const AttentionCaches&
 float k_scale_of(const AttentionCaches& caches, std::int64_t kv_head);
 float v_scale_of(const AttentionCaches& caches, std::int64_t kv_head);
 
+/// Where a page table holds a page id, for messages.
+struct PagePlaceInTable {
+  std::string_view stage;
+  std::int64_t row;
+  std::int64_t kv_head;
+  std::int64_t column;
+};
+
 /// The plain slot of token 0 of a page id. Refuses an id that the caches do not have or do not
-/// store, or that is a page of V; `row` and `column` say where the table holds it.
-std::int64_t checked_page_slot(std::string_view stage, const AttentionCaches& caches,
-                               const KvPageShape& shape, std::int64_t page, std::int64_t row,
-                               std::int64_t column);
+/// store, or that is a page of V.
+std::int64_t checked_page_slot(const AttentionCaches& caches, const KvPageShape& shape,
+                               std::int64_t page, const PagePlaceInTable& place);
 
 /// K and V of one key, [head_dim] each, decoded to numbers. The slot must have been checked.
 void read_key(const AttentionCaches& caches, const KvPageShape& shape, std::int64_t slot,

@@ -40,21 +40,24 @@ bool keeps_v(const Fp8AttentionPartitionInput& input) {
 
 /// Whether a page of the table is below the context. Others are not looked up.
 bool is_read(const Fp8AttentionPartitionInput& input, const KvPageShape& shape, std::int64_t row,
-             std::int64_t column) {
-  return column * shape.page_size < input.sparse_context_lens(row);
+             std::int64_t kv_head, std::int64_t column) {
+  return column * shape.page_size < input.sparse_context_lens(row, kv_head);
 }
 
-void check_row(const Fp8AttentionPartitionInput& input, const KvPageShape& shape,
-               std::int64_t row) {
-  const std::int64_t keys = input.sparse_block_table.dim(1) * shape.page_size;
-  const std::int64_t context = input.sparse_context_lens(row);
+void check_row(const Fp8AttentionPartitionInput& input, const KvPageShape& shape, std::int64_t row,
+               std::int64_t kv_head) {
+  const std::int64_t keys = input.sparse_block_table.dim(2) * shape.page_size;
+  const std::int64_t context = input.sparse_context_lens(row, kv_head);
   if (context < 0 || context > keys)
-    refuse("{}: sparse_context_lens[{}] is {}, must be 0 to {}", kStage, row, context, keys);
-  for (std::int64_t column = 0; column < input.sparse_block_table.dim(1); ++column)
-    if (is_read(input, shape, row, column))
-      static_cast<void>(checked_page_slot(kStage, input.caches, shape,
-                                          input.sparse_block_table(row, column), row, column));
-  if (keeps_v(input)) static_cast<void>(checked_page_slot(kStage, input.caches, shape, 0, row, 0));
+    refuse("{}: sparse_context_lens[{}][{}] is {}, must be 0 to {}", kStage, row, kv_head, context,
+           keys);
+  for (std::int64_t column = 0; column < input.sparse_block_table.dim(2); ++column)
+    if (is_read(input, shape, row, kv_head, column))
+      static_cast<void>(checked_page_slot(input.caches, shape,
+                                          input.sparse_block_table(row, kv_head, column),
+                                          {kStage, row, kv_head, column}));
+  if (keeps_v(input))
+    static_cast<void>(checked_page_slot(input.caches, shape, 0, {kStage, row, kv_head, 0}));
 }
 
 /// The keys of one partition for one kv head; what is not read is zero.
@@ -68,12 +71,14 @@ AttentionTile gather(const Fp8AttentionPartitionInput& input, const KvPageShape&
   for (std::size_t j = 0; j < tile.valid.size(); ++j) {
     const std::int64_t key = partition * kPartitionKeys + static_cast<std::int64_t>(j);
     const std::int64_t column = key / shape.page_size;
-    tile.valid[j] = key < input.sparse_context_lens(row);
-    if (!is_read(input, shape, row, column) && !keeps_v(input)) continue;
-    const std::int64_t page =
-        is_read(input, shape, row, column) ? input.sparse_block_table(row, column) : 0;
+    tile.valid[j] = key < input.sparse_context_lens(row, kv_head);
+    if (!is_read(input, shape, row, kv_head, column) && !keeps_v(input)) continue;
+    const std::int64_t page = is_read(input, shape, row, kv_head, column)
+                                  ? input.sparse_block_table(row, kv_head, column)
+                                  : 0;
     const std::int64_t slot =
-        checked_page_slot(kStage, input.caches, shape, page, row, column) + key % shape.page_size;
+        checked_page_slot(input.caches, shape, page, {kStage, row, kv_head, column}) +
+        key % shape.page_size;
     if (tile.valid[j])
       read_key(input.caches, shape, slot, kv_head, {&tile.k[j * tile.dim], tile.dim});
     if (tile.valid[j] || keeps_v(input))
@@ -111,11 +116,14 @@ Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionParti
   check_contract(input.contract);
   const KvPageShape shape = geometry(input);
   const std::int64_t rows = input.q.dim(0);
-  const std::int64_t pages = input.sparse_block_table.dim(1);
+  const std::int64_t pages = input.sparse_block_table.dim(2);
   require_dims("fp8_attention_partition: sparse_block_table", input.sparse_block_table,
-               {rows, pages});
-  require_dims("fp8_attention_partition: sparse_context_lens", input.sparse_context_lens, {rows});
-  for (std::int64_t row = 0; row < rows; ++row) check_row(input, shape, row);
+               {rows, shape.kv_heads, pages});
+  require_dims("fp8_attention_partition: sparse_context_lens", input.sparse_context_lens,
+               {rows, shape.kv_heads});
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head)
+      check_row(input, shape, row, kv_head);
   const std::int64_t partitions = ceil_divide(pages * shape.page_size, kPartitionKeys);
   return {{rows, partitions, input.q.dim(1), shape.head_dim}, {rows, partitions, input.q.dim(1)}};
 }

@@ -16,8 +16,8 @@ inline constexpr std::int64_t kPartitionKeys = 256;
 
 struct Fp8AttentionPartitionInput {
   View<const std::uint16_t, 3> q;                   ///< [rows, heads, head_dim] BF16, any strides
-  View<const std::int32_t, 2> sparse_block_table;   ///< [rows, pages], page ids of the K view
-  View<const std::int32_t, 1> sparse_context_lens;  ///< [rows], keys
+  View<const std::int32_t, 3> sparse_block_table;   ///< [rows, kv_heads, pages], K page ids
+  View<const std::int32_t, 2> sparse_context_lens;  ///< [rows, kv_heads], keys
   AttentionCaches caches;
   double sm_scale = 0.08838834764831845;  ///< rounded to binary32 once
   Contract contract{};
@@ -43,10 +43,11 @@ struct Fp8AttentionPartitionShape {
 /// that is a page of V; and under the contract's `kept` caches that do not store page 0.
 Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionPartitionInput& input);
 
-/// The definition. Key j of a row lies in page sparse_block_table[row][j div 16], token j mod 16
-/// (16 being the caches' page size), and is masked from the row's context on; partition t holds
-/// keys 256 t to 256 t + 255. Head h reads kv head h div (heads / kv_heads). Each partition and
-/// head runs `attend_tile` once, from q8 = fp8(q) at unit scale and the caches' codes, and stores
+/// The definition. Every kv head has its own selection (bug case S10); a stride of 0 shares one.
+/// Key j of a row lies in page sparse_block_table[row][kv head][j div 16], token j mod 16 (16 being
+/// the caches' page size), and is masked from the row's context on; partition t holds keys 256 t to
+/// 256 t + 255. Head h reads kv head h div (heads / kv_heads). Each partition and head runs
+/// `attend_tile` once, from q8 = fp8(q) at unit scale and the caches' codes, and stores
 ///
 ///   o = bf16(((v_scale * f32(1/448)) * acc) * (1 / (l > 0 ? l : 1))), m and l
 ///

@@ -67,14 +67,16 @@ class HeadGroup {
       const std::int64_t key =
           partition * kPartitionKeys + static_cast<std::int64_t>(group * kGroup);
       const std::int64_t column = key / shape_.page_size;
-      const std::int64_t left = input_.sparse_context_lens(row_) - key;
+      const std::int64_t left = input_.sparse_context_lens(row_, kv_head_) - key;
       valid_[group] = static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, kGroup));
       exists_[group] = left > 0 || keeps_v();
-      const bool in_context = column * shape_.page_size < input_.sparse_context_lens(row_);
-      const std::int64_t page = in_context ? input_.sparse_block_table(row_, column) : 0;
+      const bool in_context =
+          column * shape_.page_size < input_.sparse_context_lens(row_, kv_head_);
+      const std::int64_t page = in_context ? input_.sparse_block_table(row_, kv_head_, column) : 0;
       if (exists_[group])
-        slots_[group] = checked_page_slot(kStage, input_.caches, shape_, page, row_, column) +
-                        key % shape_.page_size;
+        slots_[group] =
+            checked_page_slot(input_.caches, shape_, page, {kStage, row_, kv_head_, column}) +
+            key % shape_.page_size;
     }
   }
 

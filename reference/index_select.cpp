@@ -54,6 +54,13 @@ void check_sizes(const IndexSelectInput& input, std::int64_t row) {
            input.score.dim(2));
 }
 
+/// What a block is ranked by: its id, first come first, where no score decides.
+std::int32_t key_of(const IndexSelectInput& input, std::int64_t head, std::int64_t row,
+                    std::int64_t block) {
+  if (!ranks_by_score(input, row)) return static_cast<std::int32_t>(-block);
+  return sorting_key(score_to_rank(input, head, row, block), input.contract);
+}
+
 /// All blocks of a shard with their keys.
 std::vector<BlockCandidate> keyed_blocks(const IndexSelectInput& input, std::int64_t head,
                                          std::int64_t row, const BlockShard& shard) {
@@ -61,8 +68,7 @@ std::vector<BlockCandidate> keyed_blocks(const IndexSelectInput& input, std::int
   const std::int64_t count = blocks(input, row);
   all.reserve(static_cast<std::size_t>(count / shard.world + 1));
   for (std::int64_t block = shard.rank; block < count; block += shard.world)
-    all.push_back({sorting_key(score_to_rank(input, head, row, block), input.contract),
-                   static_cast<std::int32_t>(block)});
+    all.push_back({key_of(input, head, row, block), static_cast<std::int32_t>(block)});
   return all;
 }
 
@@ -70,11 +76,6 @@ std::vector<BlockCandidate> keyed_blocks(const IndexSelectInput& input, std::int
 std::vector<std::int32_t> select(const IndexSelectInput& input, std::int64_t head,
                                  std::int64_t row) {
   std::vector<std::int32_t> selected;
-  if (!ranks_by_score(input, row)) {
-    for (std::int64_t block = 0; block < blocks(input, row); ++block)
-      selected.push_back(static_cast<std::int32_t>(block));
-    return selected;
-  }
   for (const BlockCandidate& best : shard_candidates(input, head, row, BlockShard{}))
     selected.push_back(best.block);
   return selected;

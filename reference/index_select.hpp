@@ -74,8 +74,8 @@ IndexSelectShape index_select_shape(const IndexSelectInput& input);
 void index_select(const IndexSelectInput& input, const IndexSelectOutput& output);
 
 /// The candidates that one rank contributes under context parallelism: the topk best of its blocks,
-/// best first, by the keys above. `index_select` of a context to be selected from is the topk best
-/// of all ranks' candidates (`merge_candidates`), whatever the world.
+/// best first, by the keys above, or by -id in a context that is taken whole. `index_select` is the
+/// topk best of all ranks' candidates (`merge_candidates`), whatever the world.
 std::vector<BlockCandidate> shard_candidates(const IndexSelectInput& input, std::int64_t head,
                                              std::int64_t row, const BlockShard& shard);
 std::vector<BlockCandidate> merge_candidates(std::span<const BlockCandidate> candidates,

@@ -90,8 +90,8 @@ void add_attention(std::vector<MicroBenchmark>& list) {
     Tensor q = codes_around_one(DType::kBFloat16, {1, 16, 128});
     Tensor k = codes_around_one(DType::kFloat8E4M3FN, {16, 8, 1, 2048});
     Tensor v = codes_around_one(DType::kFloat8E4M3FN, {16, 8, 1, 2048});
-    Tensor table = counting({1, 128});
-    Tensor context = Tensor::of<std::int32_t>(DType::kInt32, {1}, {2048});
+    Tensor table = counting({1, 1, 128});
+    Tensor context = Tensor::of<std::int32_t>(DType::kInt32, {1, 1}, {2048});
     Tensor o{DType::kBFloat16, Layout::dense({1, 8, 16, 128})};
     Tensor m{DType::kFloat32, Layout::dense({1, 8, 16})};
     Tensor l{DType::kFloat32, Layout::dense({1, 8, 16})};
@@ -101,8 +101,8 @@ void add_attention(std::vector<MicroBenchmark>& list) {
                     Contract contract;
                     contract.kv_layout = KvLayout::kDense;
                     const Fp8AttentionPartitionInput input{row->q.view<std::uint16_t, 3>(),
-                                                           row->table.view<std::int32_t, 2>(),
-                                                           row->context.view<std::int32_t, 1>(),
+                                                           row->table.view<std::int32_t, 3>(),
+                                                           row->context.view<std::int32_t, 2>(),
                                                            {row->k, row->v},
                                                            0.08838834764831845,
                                                            contract};

@@ -44,10 +44,10 @@ struct Attention {
     made.v_cache.fill_bytes(std::byte{0});
     made.q = Tensor(DType::kBFloat16, Layout::dense({rows, heads, head_dim}));
     made.q.fill_bytes(std::byte{0});
-    made.table = Tensor(DType::kInt32, Layout::dense({rows, blocks * 8}));
-    made.contexts = Tensor(DType::kInt32, Layout::dense({rows}));
+    made.table = Tensor(DType::kInt32, Layout::dense({rows, kv_heads, blocks * 8}));
+    made.contexts = Tensor(DType::kInt32, Layout::dense({rows, kv_heads}));
     for (std::int64_t row = 0; row < rows; ++row) {
-      made.contexts.view<std::int32_t, 1>()(row) = static_cast<std::int32_t>(128 * blocks);
+      made.set_context(row, 128 * blocks);
       for (std::int64_t page = 0; page < blocks * 8; ++page)
         made.set_page(row, page, page / 8 * made.shape.block_page_stride() + page % 8);
     }
@@ -55,11 +55,14 @@ struct Attention {
   }
 
   bool interleaved() const { return shape.layout == KvLayout::kInterleaved; }
+  /// Of all kv heads.
   void set_page(std::int64_t row, std::int64_t column, std::int64_t page) {
-    table.view<std::int32_t, 2>()(row, column) = static_cast<std::int32_t>(page);
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head)
+      table.view<std::int32_t, 3>()(row, head, column) = static_cast<std::int32_t>(page);
   }
   void set_context(std::int64_t row, std::int64_t keys) {
-    contexts.view<std::int32_t, 1>()(row) = static_cast<std::int32_t>(keys);
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head)
+      contexts.view<std::int32_t, 2>()(row, head) = static_cast<std::int32_t>(keys);
   }
   void set_q(std::int64_t row, std::int64_t head, std::int64_t dim, float value) {
     q.view<std::uint16_t, 3>()(row, head, dim) = bf16_from_float(value);
@@ -93,8 +96,8 @@ struct Attention {
   }
   Fp8AttentionPartitionInput input() const {
     return {q.view<std::uint16_t, 3>(),
-            reading<2>(table),
-            reading<1>(contexts),
+            reading<3>(table),
+            reading<2>(contexts),
             caches(),
             sm_scale,
             contract};

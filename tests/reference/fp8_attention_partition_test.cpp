@@ -216,6 +216,21 @@ TEST(Fp8AttentionPartition, P18AHeadReadsTheScalesOfItsOwnKvHead) {
   }
 }
 
+TEST(Fp8AttentionPartition, S10EveryKvHeadHasItsOwnSelection) {
+  Attention attention = Attention::zeros(kMono, 1, 2, 2, 2);
+  attention.set_context(0, 1);
+  attention.contexts.view<std::int32_t, 2>()(0, 1) = 17;
+  attention.table.view<std::int32_t, 3>()(0, 1, 0) = 16;
+  attention.table.view<std::int32_t, 3>()(0, 1, 1) = 18;
+  attention.set_v({0, 0, 0}, 2.0f);
+  for (std::int64_t token = 0; token < 17; ++token)
+    attention.set_v({token < 16 ? 128 + token : 160, 1, 0}, 5.0f);
+  const PartialAttention part = partial(attention);
+  EXPECT_EQ(part.o_at(0, 0, 0, 0), 2.0f);
+  EXPECT_EQ(part.o_at(0, 0, 1, 0), 5.0f);
+  EXPECT_EQ(part.l_at(0, 0, 1), 17.0f);
+}
+
 TEST(Fp8AttentionPartition, AQueryPastTheLargestCodeBecomesNanOrSaturates) {
   Attention attention = Attention::zeros(kMono, 1, 1, 2);
   attention.set_context(0, 1);
@@ -243,9 +258,9 @@ Attention poison_unowned(Attention attention, std::uint8_t code) {
   Attention poisoned = attention;
   poisoned.k_cache.fill_bytes(std::byte{code});
   poisoned.v_cache.fill_bytes(std::byte{code});
-  const auto table = attention.table.view<std::int32_t, 2>();
-  for (std::int64_t key = 0; key < attention.contexts.view<std::int32_t, 1>()(0); ++key) {
-    const std::int64_t page = table(0, key / 16);
+  const auto table = attention.table.view<std::int32_t, 3>();
+  for (std::int64_t key = 0; key < attention.contexts.view<std::int32_t, 2>()(0, 0); ++key) {
+    const std::int64_t page = table(0, 0, key / 16);
     const std::int64_t slot = page / attention.shape.block_page_stride() * 128 +
                               page % attention.shape.block_page_stride() * 16 + key % 16;
     for (std::int64_t dim = 0; dim < attention.shape.head_dim; ++dim) {
@@ -259,8 +274,8 @@ Attention poison_unowned(Attention attention, std::uint8_t code) {
               v.base()[attention.shape.v_view_offset() + v_byte(attention.shape, element)]));
     }
   }
-  for (std::int64_t column = 0; column < table.dim(1); ++column)
-    if (column * 16 >= attention.contexts.view<std::int32_t, 1>()(0))
+  for (std::int64_t column = 0; column < table.dim(2); ++column)
+    if (column * 16 >= attention.contexts.view<std::int32_t, 2>()(0, 0))
       poisoned.set_page(0, column, column % 2 == 0 ? -1 : 1 << 30);
   return poisoned;
 }
@@ -348,7 +363,7 @@ TEST(Fp8AttentionPartition, P05DenseAndInterleavedCachesOfTheSameKeysAgree) {
     }
   for (std::int64_t row = 0; row < 2; ++row)
     for (std::int64_t column = 0; column < 24; ++column) {
-      const std::int64_t page = one.table.view<std::int32_t, 2>()(row, column);
+      const std::int64_t page = one.table.view<std::int32_t, 3>()(row, 0, column);
       other.set_page(row, column, page / 16 * 8 + page % 16);
     }
   EXPECT_EQ(partial(one).bits(), partial(other).bits());
@@ -424,19 +439,20 @@ TEST(Fp8AttentionPartition, RefusalsNameTheArgument) {
             "fp8_attention_partition: k_scale has 1 entries, must have one for each of 2 kv heads");
   EXPECT_EQ(refusal([](Attention& a) { a.v_scale = {1.0f, 1.0f, 1.0f}; }),
             "fp8_attention_partition: v_scale has 3 entries, must have one for each of 2 kv heads");
-  EXPECT_EQ(refusal([](Attention& a) { a.table = ints({2, 8}, Numbers(16, 0)); }),
+  EXPECT_EQ(refusal([](Attention& a) { a.table = ints({2, 2, 8}, Numbers(32, 0)); }),
             "fp8_attention_partition: sparse_block_table has 2 in dimension 0, must have 1");
-  EXPECT_EQ(refusal([](Attention& a) { a.contexts = ints({2}, {0, 0}); }),
+  EXPECT_EQ(refusal([](Attention& a) { a.contexts = ints({2, 2}, {0, 0, 0, 0}); }),
             "fp8_attention_partition: sparse_context_lens has 2 in dimension 0, must have 1");
   EXPECT_EQ(refusal([](Attention& a) { a.set_context(0, 257); }),
-            "fp8_attention_partition: sparse_context_lens[0] is 257, must be 0 to 256");
+            "fp8_attention_partition: sparse_context_lens[0][0] is 257, must be 0 to 256");
   EXPECT_EQ(refusal([](Attention& a) { a.set_context(0, -1); }),
-            "fp8_attention_partition: sparse_context_lens[0] is -1, must be 0 to 256");
+            "fp8_attention_partition: sparse_context_lens[0][0] is -1, must be 0 to 256");
   EXPECT_EQ(refusal([](Attention& a) { a.set_page(0, 3, 32); }),
-            "fp8_attention_partition: sparse_block_table[0][3] is 32, must be 0 to 31");
-  EXPECT_EQ(refusal([](Attention& a) { a.set_page(0, 3, 24); }),
-            "fp8_attention_partition: sparse_block_table[0][3] is 24, a page of V: it is page 8 of"
-            " its block, limit 7");
+            "fp8_attention_partition: sparse_block_table[0][0][3] is 32, must be 0 to 31");
+  EXPECT_EQ(
+      refusal([](Attention& a) { a.set_page(0, 3, 24); }),
+      "fp8_attention_partition: sparse_block_table[0][0][3] is 24, a page of V: it is page 8 of"
+      " its block, limit 7");
   EXPECT_EQ(refusal([](Attention& a) {
               Layout layout = a.k_cache.layout();
               layout.extents = {{0, 4096}, {4096, 4096}, {8192, 8192}};
