@@ -15,7 +15,8 @@ nlohmann::json tally_json(const OutputTally& tally) {
   return {{"exact", tally.exact},
           {"allowed", tally.allowed},
           {"wrong", tally.wrong},
-          {"elements", tally.elements}};
+          {"elements", tally.elements},
+          {"undecided", tally.undecided}};
 }
 
 nlohmann::json difference_json(const Difference& difference) {

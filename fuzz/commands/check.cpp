@@ -48,7 +48,7 @@ std::vector<CaseResult> judge_file(const RecordingJudge& judge, const Recording&
   return results;
 }
 
-/// How many elements were decided by equal bits, by their bound, and against them.
+/// How many elements were decided by equal bits, by their bound, against them, and not at all.
 std::string elements_line(const std::vector<CaseResult>& results) {
   OutputTally sum;
   for (const CaseResult& result : results)
@@ -57,9 +57,11 @@ std::string elements_line(const std::vector<CaseResult>& results) {
         sum.exact += tally.exact;
         sum.allowed += tally.allowed;
         sum.wrong += tally.wrong;
+        sum.undecided += tally.undecided;
       }
-  return fmt::format("  elements: {} with our bits, {} inside their bound, {} outside", sum.exact,
-                     sum.allowed, sum.wrong);
+  return fmt::format(
+      "  elements: {} with our bits, {} inside their bound, {} outside, {} undecided", sum.exact,
+      sum.allowed, sum.wrong, sum.undecided);
 }
 
 std::vector<CaseResult> check_file(const std::filesystem::path& file, const CommonOptions& common,

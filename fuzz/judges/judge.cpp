@@ -67,6 +67,14 @@ void OutputJudge::bits(const Index& index, std::uint64_t expected, std::uint64_t
     wrong(index, fmt::format("0x{:x}", expected), fmt::format("0x{:x}", got), "");
 }
 
+void OutputJudge::id(const Index& index, std::int64_t ours, bool permitted, std::int64_t got,
+                     std::string limit) {
+  if (permitted)
+    ++(got == ours ? tally_.exact : tally_.allowed);
+  else
+    wrong(index, fmt::format("{}", ours), fmt::format("{}", got), std::move(limit));
+}
+
 void OutputJudge::wrong(const Index& index, std::string expected, std::string got,
                         std::string bound) {
   ++tally_.wrong;

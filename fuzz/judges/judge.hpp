@@ -32,6 +32,11 @@ class OutputJudge {
   void number(const Index& index, float ours, const Bounded& range, float got);
   /// Only these bits are right.
   void bits(const Index& index, std::uint64_t expected, std::uint64_t got);
+  /// An id that a bound decides: `permitted` says whether it may stand, `limit` why not.
+  void id(const Index& index, std::int64_t ours, bool permitted, std::int64_t got,
+          std::string limit);
+  /// Elements that the recording leaves unwritten or that no bound can tell apart.
+  void leave_out(std::uint64_t elements) { tally_.undecided += elements; }
 
  private:
   void wrong(const Index& index, std::string expected, std::string got, std::string bound);

@@ -13,6 +13,8 @@ void judge_weight_layouts(const RecordedCase& recorded, RunResult& result);
 void judge_hopper_mma(const RecordedCase& recorded, RunResult& result);
 void judge_hopper_wgmma(const RecordedCase& recorded, RunResult& result);
 void judge_gpu_functions(const RecordedCase& recorded, RunResult& result);
+void judge_index_topk_decode(const RecordedCase& recorded, RunResult& result);
+void judge_sparse_attention_decode(const RecordedCase& recorded, RunResult& result);
 
 const std::vector<RecordingJudge>& recording_judges() {
   static const std::vector<RecordingJudge> judges{
@@ -31,6 +33,13 @@ const std::vector<RecordingJudge>& recording_judges() {
       {"hopper_wgmma", "dot", "profile hopper-wgmma", judge_hopper_wgmma},
       {"gpu_functions", "portable functions", "ex2 2, rcp 1, rsqrt 2 ulps, flushing; .rn exact",
        judge_gpu_functions},
+      {"index_topk_decode", "index_score, index_select",
+       "vllm-triton: any order of the dots, 25-bit matrix units; ids where scores are apart",
+       judge_index_topk_decode},
+      {"sparse_attention_decode", "sparse_attention",
+       "vllm-triton: any order of every sum, 25-bit matrix units; exp2 and division of 2 ulps,"
+       " log2 of 2^-22, flushing; any dealing of the keys",
+       judge_sparse_attention_decode},
   };
   return judges;
 }
