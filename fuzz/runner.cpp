@@ -345,8 +345,9 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
       check_properties(
           stage, item, expected, "reference", 0,
           [&](const Case& variant) { return evaluate_reference(stage, variant); }, result);
+    const bool has_kernels = !stage.has_kernels || stage.has_kernels(item.contract);
     for (Runner* runner : options.runners)
-      if (runner->offers(stage))
+      if (has_kernels && runner->offers(stage))
         judge_runner(*runner, stage, item, specs, expected, options, result);
   } catch (const Refusal& refusal) {
     result.runs.push_back(

@@ -104,6 +104,8 @@ struct Stage {
   /// Enqueues the kernels, which write every output that is not `on_host`. Empty: the stage has no
   /// kernel, and stands on its stored outputs and its properties.
   std::function<void(const Case&, const Launcher&)> launch;
+  /// Whether the kernels implement a contract; empty: every one that the stage accepts.
+  std::function<bool(const Contract&)> has_kernels;
 
   /// `stage` attributes of recordings that this stage can adopt, and how.
   std::vector<std::string_view> recordings;

@@ -1,0 +1,214 @@
+// attention_merge: generator, reference and kernel side by side.
+#include "reference/attention_merge.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/step_rows.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr float kMasked = -3.4e38f;
+
+/// What one partition says about one head.
+struct Weight {
+  float m;
+  float l;
+};
+
+Weight draw_weight(std::string_view kind, CounterRandom& random) {
+  const float sum = std::ldexp(static_cast<float>(random.between(128, 255)),
+                               static_cast<int>(random.between(-7, 1)));
+  const float near = static_cast<float>(random.between(-4096, 4096)) / 512.0f;
+  if (kind == "masked_between" && random.once_in(2)) return {kMasked, 256.0f};
+  if (kind == "all_masked") return {kMasked, 256.0f};
+  if (kind == "equal") return {1.5f, 32.0f};
+  if (kind == "far_apart") return {40.0f * near, sum};
+  if (kind == "special" && random.once_in(8))
+    return {draw_float(Floats::kSpecial, random), draw_float(Floats::kSpecial, random)};
+  return {near, sum};
+}
+
+Tensor drawn(DType type, std::vector<std::int64_t> dims,
+             const std::function<std::uint32_t()>& draw) {
+  return drawn_tensor(type, Layout::dense(std::move(dims)), draw);
+}
+
+Case build(const Params& params, const Contract&, std::uint64_t seed) {
+  CounterRandom weight_random(seed, "weights");
+  CounterRandom o_random(seed, "o");
+  const std::int64_t rows = params["rows"];
+  const std::int64_t parts = params["partitions"];
+  const std::int64_t heads = params["heads"];
+  const std::int64_t dim = 8 * params["dim_units"];
+  const std::string_view kind = params.word("weights");
+  const auto content = static_cast<Floats>(params["o_content"]);
+  std::vector<float> m;
+  std::vector<float> l;
+  for (std::int64_t i = 0; i < rows * parts * heads; ++i) {
+    const Weight weight = draw_weight(kind, weight_random);
+    m.push_back(weight.m);
+    l.push_back(weight.l);
+  }
+  // A masked partition has an o of zeros; the rest is content.
+  std::size_t element = 0;
+  const auto draw_o = [&]() -> std::uint32_t {
+    const float weight = m[element++ / static_cast<std::size_t>(dim)];
+    const std::uint16_t code = draw_bf16(content, o_random);
+    return weight == kMasked ? 0u : code;
+  };
+  Case item;
+  const std::string defect(params.word("defect"));
+  const std::int64_t l_heads = heads + (defect == "heads_of_l" ? 1 : 0);
+  l.resize(static_cast<std::size_t>(rows * parts * l_heads), 1.0f);
+  item.scalars = {{"out_row_gap", 8 * params["out_row_gap"]}, {"defect", defect}};
+  item.inputs = {{"o", drawn(DType::kBFloat16, {rows, parts, heads, dim}, draw_o)},
+                 {"m", Tensor::of(DType::kFloat32, {rows, parts, heads}, m)},
+                 {"l", Tensor::of(DType::kFloat32, {rows, parts, l_heads}, l)}};
+  return item;
+}
+
+AttentionMergeInput input_of(const Case& item) {
+  return {item.input("o").view<std::uint16_t, 4>(), item.input("m").view<float, 3>(),
+          item.input("l").view<float, 3>(), item.contract};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const auto [rows, heads, dim] = attention_merge_shape(input_of(item));
+  const std::int64_t row = heads * dim + item.integer_or("out_row_gap", 0);
+  return {{"out",
+           DType::kBFloat16,
+           Layout::strided({rows, heads, dim}, {row, dim, 1}),
+           {"row", "head", "dim"},
+           ""}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  attention_merge(input_of(item), {out[0].tensor.view<std::uint16_t, 3>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const std::vector<std::int64_t>& dims = item.input("o").dims();
+  const std::int64_t items = dims[0] * dims[2] * dims[3] / 8;
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>((items + 63) / 64, 1, 8)),
+      .threads_x = 64};
+  launcher.run("monoref_attention_merge", grid, launcher.address<const std::uint16_t>("o"),
+               launcher.address<const float>("m"), launcher.address<const float>("l"),
+               launcher.address<std::uint16_t>("out.out"),
+               dims[2] * dims[3] + item.integer_or("out_row_gap", 0), dims[0],
+               static_cast<std::int32_t>(dims[2]), static_cast<std::int32_t>(dims[3]),
+               static_cast<std::int32_t>(dims[1]),
+               static_cast<std::int32_t>(item.contract.merge_sum));
+}
+
+std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const Outputs other = evaluate(with_reversed_rows(item, {"o", "m", "l"}));
+  const std::int64_t rows = item.input("o").dim(0);
+  for (std::int64_t row = 0; row < rows; ++row)
+    if (!same_row(output(out, "out"), row, output(other, "out"), rows - 1 - row))
+      return fmt::format("row {} changes when the rows are reversed", row);
+  return std::nullopt;
+}
+
+/// A tensor [rows, partitions, ...] with one more partition of a constant element at the end.
+Tensor with_one_more(const Tensor& tensor, std::uint32_t bits) {
+  std::vector<std::int64_t> dims = tensor.dims();
+  std::int64_t inner = 1;
+  for (std::size_t axis = 2; axis < dims.size(); ++axis) inner *= dims[axis];
+  const std::int64_t old_run = dims[1] * inner;
+  ++dims[1];
+  std::int64_t at = 0;
+  return drawn(tensor.type(), dims, [&]() -> std::uint32_t {
+    const std::int64_t row = at / (old_run + inner);
+    const std::int64_t in_row = at++ % (old_run + inner);
+    if (in_row >= old_run) return bits;
+    const std::int64_t from = row * old_run + in_row;
+    if (tensor.element_size() == 2)
+      return reinterpret_cast<const std::uint16_t*>(tensor.base())[from];
+    return reinterpret_cast<const std::uint32_t*>(tensor.base())[from];
+  });
+}
+
+/// A partition of masked keys behind the others changes nothing, where another has a key at all.
+std::optional<std::string> masked_partitions_do_not_matter(const Case& item, const Outputs& out,
+                                                           const Evaluate& evaluate) {
+  Case longer = item;
+  replace_input(longer, "o", with_one_more(item.input("o"), 0));
+  replace_input(longer, "m", with_one_more(item.input("m"), std::bit_cast<std::uint32_t>(kMasked)));
+  replace_input(longer, "l", with_one_more(item.input("l"), std::bit_cast<std::uint32_t>(256.0f)));
+  const auto before = output(out, "out").view<std::uint16_t, 3>();
+  const Outputs outcome = evaluate(longer);
+  const auto after = output(outcome, "out").view<std::uint16_t, 3>();
+  const auto m = item.input("m").view<float, 3>();
+  for (std::int64_t row = 0; row < before.dim(0); ++row)
+    for (std::int64_t head = 0; head < before.dim(1); ++head) {
+      float largest = -std::numeric_limits<float>::infinity();
+      for (std::int64_t part = 0; part < m.dim(1); ++part)
+        largest = std::max(largest, m(row, part, head));
+      if (!(largest > -1e30f)) continue;  // the mask is no longer far below
+      for (std::int64_t d = 0; d < before.dim(2); ++d)
+        if (before(row, head, d) != after(row, head, d))
+          return fmt::format("row {}, head {} changes with a partition of masked keys", row, head);
+    }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage attention_merge_stage() {
+  Stage stage;
+  stage.name = "attention_merge";
+  stage.summary = "partial attention of each row and head merged into one";
+  stage.source = "mono-decode section 6";
+  stage.contracts = {"mono", "mono,merge_sum=fused"};
+  stage.dimensions = {
+      {"rows", 1, 0, 4, {0, 1, 16}, {}, "query rows"},
+      {"partitions", 1, 1, 8, {1, 2, 8, 8}, {}, "partial results of a row"},
+      {"heads", 1, 1, 8, {1, 16}, {}, "query heads"},
+      {"dim_units", 1, 1, 4, {1, 16}, {}, "elements of a head, in eights"},
+      {"out_row_gap", 0, 0, 2, {}, {}, "elements between merged rows, in eights"},
+      Dimension::choice("weights",
+                        {"near", "far_apart", "equal", "masked_between", "all_masked", "special"},
+                        "maxima and sums"),
+      floats_dimension("o_content", "partial results"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+       {"none", "heads_of_l"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.has_kernels = [](const Contract& contract) {
+    return contract.merge_weights == MergeWeights::kMaxAndSum &&
+           contract.empty_partial == EmptyPartial::kComputed;
+  };
+  stage.properties = {
+      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      {"split_invariance", "a partition of masked keys changes nothing",
+       masked_partitions_do_not_matter},
+  };
+  stage.mutants = {
+      {"merge_natural_base", "T21", "weights by powers of 2 instead of e"},
+      {"merge_weight_without_l", "T21", "weights without the sum of p"},
+      {"merge_maximum_of_first", "T21", "the first partition's maximum is taken for all"},
+      {"merge_last_partition_dropped", "S07", "the last partition does not take part"},
+      {"merge_order_reversed", "D01", "partitions are added from the last"},
+      {"merge_contraction_swapped", "own", "fused and separate sums are swapped"},
+  };
+  return stage;
+}
+
+}  // namespace monoref

@@ -1,0 +1,194 @@
+// o_projection: generator, reference and kernel side by side.
+#include "reference/o_projection.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/step_rows.hpp"
+#include "reference/fp8_rules.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr std::int64_t kWidthUnit = kOProjectionWaves * kOProjectionStep;
+
+/// One code of the named content. "cancelling" ones are large and of both signs, so that the order
+/// of a sum shows.
+std::uint8_t code_of(std::string_view kind, const FloatFormat& format, CounterRandom& random) {
+  if (kind == "zero") return 0;
+  if (kind == "sparse" && !random.once_in(32)) return 0;
+  if (kind == "cancelling")
+    return static_cast<std::uint8_t>((random.once_in(2) ? 0x80 : 0) | (0x70 + random.below(14)));
+  return draw_code(format, kind == "special" && random.once_in(2048), random);
+}
+
+std::uint32_t scale_of(std::string_view kind, CounterRandom& random) {
+  if (kind == "ones") return std::bit_cast<std::uint32_t>(1.0f);
+  if (kind == "special" && random.once_in(4))
+    return std::bit_cast<std::uint32_t>(draw_float(Floats::kSpecial, random));
+  const float power = std::ldexp(1.0f, static_cast<int>(random.between(-12, 2)));
+  return std::bit_cast<std::uint32_t>(
+      kind == "powers" ? power : power * static_cast<float>(random.between(129, 255)) / 128.0f);
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
+  CounterRandom a_random(seed, "a8");
+  CounterRandom weight_random(seed, "weight");
+  CounterRandom scale_random(seed, "scales");
+  const std::int64_t tokens = params["tokens"];
+  const std::int64_t width = kWidthUnit * params["width_units"];
+  const std::int64_t hidden = 16 * params["hidden_units"];
+  const FloatFormat& format = float_format(fp8_dtype(contract));
+  const std::string_view content = params.word("content");
+  const std::string_view scales = params.word("scales");
+  const std::string defect(params.word("defect"));
+  const DType type = fp8_dtype(contract);
+  Case item;
+  item.scalars = {{"out_row_gap", params["out_row_gap"]}, {"defect", defect}};
+  item.inputs = {{"a8", drawn_tensor(type, gapped_rows(tokens, width, 1, 16 * params["a8_row_gap"]),
+                                     [&] { return code_of(content, format, a_random); })},
+                 {"a_scale", drawn_tensor(DType::kFloat32, Layout::dense({tokens}),
+                                          [&] { return scale_of(scales, scale_random); })},
+                 {"weight", drawn_tensor(type, Layout::dense({hidden, width}),
+                                         [&] { return code_of(content, format, weight_random); })},
+                 {"w_scale", drawn_tensor(DType::kFloat32, Layout::dense({hidden}),
+                                          [&] { return scale_of(scales, scale_random); })}};
+  if (defect == "rows_not_in_16")
+    replace_input(item, "weight", Tensor(type, Layout::dense({hidden + 8, width})));
+  if (defect == "scale_count")
+    replace_input(item, "w_scale", Tensor(DType::kFloat32, Layout::dense({hidden + 1})));
+  return item;
+}
+
+OProjectionInput input_of(const Case& item) {
+  return {item.input("a8").view<std::uint8_t, 2>(), item.input("a_scale").view<float, 1>(),
+          item.input("weight").view<std::uint8_t, 2>(), item.input("w_scale").view<float, 1>(),
+          item.contract};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const auto [tokens, hidden] = o_projection_shape(input_of(item));
+  return {{"out",
+           DType::kBFloat16,
+           gapped_rows(tokens, hidden, 1, item.integer_or("out_row_gap", 0)),
+           {"token", "row"},
+           ""}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  o_projection_fast(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const Layout& a = item.input("a8").layout();
+  const std::int64_t hidden = item.input("weight").dim(0);
+  const std::int64_t tokens = a.dims[0];
+  const std::int64_t tile = tokens > 8 ? 16 : 8;  // tokens that a block takes
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(hidden / 16, 1, 4)),
+      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(tokens / tile, 1, 2)),
+      .threads_x = tile == 16 ? 128u : 64u,
+      .shared_bytes = 2112 * std::bit_ceil(static_cast<std::uint32_t>(
+                                 std::clamp<std::int64_t>(tokens, 1, tile)))};
+  launcher.run(
+      "monoref_o_projection", grid, launcher.address<const std::uint8_t>("a8"), a.strides[0],
+      launcher.address<const float>("a_scale"), launcher.address<const std::uint8_t>("weight"),
+      launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.out"),
+      hidden + item.integer_or("out_row_gap", 0), tokens, static_cast<std::int32_t>(hidden),
+      static_cast<std::int32_t>(a.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
+}
+
+std::optional<std::string> tokens_are_independent(const Case& item, const Outputs& out,
+                                                  const Evaluate& evaluate) {
+  const Outputs other = evaluate(with_reversed_rows(item, {"a8", "a_scale"}));
+  const std::int64_t tokens = item.input("a8").dim(0);
+  for (std::int64_t token = 0; token < tokens; ++token)
+    if (!same_row(output(out, "out"), token, output(other, "out"), tokens - 1 - token))
+      return fmt::format("token {} changes when the tokens are reversed", token);
+  return std::nullopt;
+}
+
+/// Whether every scale is an ordinary number, so that no product comes near the ends of binary32.
+bool has_ordinary_scales(const Case& item) {
+  for (const char* name : {"a_scale", "w_scale"}) {
+    const auto scale = item.input(name).view<float, 1>();
+    for (std::int64_t i = 0; i < scale.dim(0); ++i)
+      if (!(scale(i) >= 0x1p-20f && scale(i) <= 0x1p20f)) return false;
+  }
+  return true;
+}
+
+/// Twice either scale is twice the output, exactly, where scales are ordinary.
+std::optional<std::string> scales_apply_once(const Case& item, const Outputs& out,
+                                             const Evaluate& evaluate) {
+  if (!has_ordinary_scales(item)) return std::nullopt;
+  for (const char* name : {"a_scale", "w_scale"}) {
+    Case other = item;
+    Tensor doubled = item.input(name);
+    for (std::int64_t i = 0; i < doubled.dim(0); ++i) doubled.view<float, 1>()(i) *= 2;
+    replace_input(other, name, std::move(doubled));
+    const Outputs outcome = evaluate(other);
+    const auto before = output(out, "out").view<std::uint16_t, 2>();
+    const auto after = output(outcome, "out").view<std::uint16_t, 2>();
+    for (std::int64_t token = 0; token < before.dim(0); ++token)
+      for (std::int64_t row = 0; row < before.dim(1); ++row) {
+        const int exponent = before(token, row) >> 7 & 0xFF;
+        if (exponent == 0 || exponent == 0xFF) continue;
+        if (after(token, row) != before(token, row) + 0x80)
+          return fmt::format("token {}, row {} is {:04x}, and {:04x} at twice {}", token, row,
+                             before(token, row), after(token, row), name);
+      }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage o_projection_stage() {
+  Stage stage;
+  stage.name = "o_projection";
+  stage.summary = "the quantised attention of a row times the FP8 output weights";
+  stage.source = "mono-decode sections 6, 9 and 10";
+  stage.contracts = {"mono", "mono,fp8_encoding=e4m3fnuz,fp8_max=240"};
+  stage.dimensions = {
+      {"tokens", 1, 0, 6, {0, 1, 8, 9, 16, 17}, {}, "tokens of the step"},
+      {"width_units", 1, 1, 2, {1, 1, 4}, {}, "elements of a row, in 512s"},
+      {"hidden_units", 1, 1, 4, {1}, {}, "rows of the weight, in sixteens"},
+      {"a8_row_gap", 0, 0, 2, {}, {}, "codes between rows, in sixteens"},
+      {"out_row_gap", 0, 0, 3, {}, {}, "elements between rows of the result"},
+      Dimension::choice("content", {"any", "cancelling", "sparse", "zero", "special"},
+                        "codes of both operands"),
+      Dimension::choice("scales", {"ones", "powers", "odd", "special"}, "scales of both operands"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
+       {"none", "rows_not_in_16", "scale_count"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {
+      {"token_independence", "tokens in another order are the same tokens", tokens_are_independent},
+      {"scale_sensitivity", "twice either scale is twice the output", scales_apply_once},
+  };
+  stage.mutants = {
+      {"oproj_partials_reversed", "D01", "partial sums are added from the last wave"},
+      {"oproj_k_order_reversed", "D01", "a wave walks its quarter from the end"},
+      {"oproj_slices_rotated", "own", "waves own each other's quarters"},
+      {"oproj_partials_in_bf16", "own", "partial sums are rounded to BF16"},
+      {"oproj_weights_not_shuffled", "P07", "weights are read as if plain"},
+      {"oproj_x_scale_of_first_token", "P18", "every token has the scale of the first"},
+      {"oproj_w_scale_of_wrong_row", "P18", "a row has its neighbour's scale"},
+  };
+  return stage;
+}
+
+}  // namespace monoref

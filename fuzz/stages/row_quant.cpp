@@ -1,0 +1,197 @@
+// row_quant: generator, reference and kernel side by side.
+#include "reference/row_quant.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "reference/fp8_rules.hpp"
+
+namespace monoref {
+namespace {
+
+/// One row; "one_outlier" and "negative_outlier" have their largest element in the last head.
+std::vector<std::uint16_t> draw_row(std::string_view kind, Floats content, std::int64_t width,
+                                    CounterRandom& random) {
+  std::vector<std::uint16_t> row;
+  for (std::int64_t i = 0; i < width; ++i) row.push_back(draw_bf16(content, random));
+  if (kind == "zeros")
+    for (std::uint16_t& code : row) code &= 0x8000u;
+  if (kind == "subnormal")
+    for (std::uint16_t& code : row) code &= 0x8007u;
+  if (kind == "one_outlier") row.back() = 0x4380;       // 256
+  if (kind == "negative_outlier") row.back() = 0xC380;  // -256
+  if (kind == "one_nan") row[static_cast<std::size_t>(random.below(width))] = 0xFFC1;
+  return row;
+}
+
+Case build(const Params& params, const Contract&, std::uint64_t seed) {
+  CounterRandom random(seed, "a");
+  const std::int64_t rows = params["rows"];
+  const std::int64_t width = 8 * params["width_units"];
+  const std::string defect(params.word("defect"));
+  std::vector<std::uint16_t> codes;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto drawn = draw_row(random.once_in(4) ? "ordinary" : params.word("row"),
+                                static_cast<Floats>(params["content"]), width, random);
+    codes.insert(codes.end(), drawn.begin(), drawn.end());
+  }
+  std::size_t at = 0;
+  const Layout layout = gapped_rows(rows, width, 1, 8 * params["row_gap"]);
+  Case item;
+  item.scalars = {{"out_row_gap", 8 * params["out_row_gap"]}, {"defect", defect}};
+  item.inputs = {{"a", drawn_tensor(DType::kBFloat16, layout, [&] { return codes[at++]; })}};
+  if (defect == "no_elements")
+    replace_input(item, "a", Tensor(DType::kBFloat16, Layout::dense({rows, 0})));
+  return item;
+}
+
+RowQuantInput input_of(const Case& item) {
+  return {item.input("a").view<std::uint16_t, 2>(), item.contract};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const auto [rows, width] = row_quant_shape(input_of(item));
+  return {{"a8",
+           fp8_dtype(item.contract),
+           gapped_rows(rows, width, 1, item.integer_or("out_row_gap", 0)),
+           {"row", "element"},
+           ""},
+          {"a_scale", DType::kFloat32, Layout::dense({rows}), {"row"}, ""}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  row_quant(input_of(item),
+            {out[0].tensor.view<std::uint8_t, 2>(), out[1].tensor.view<float, 1>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const Layout& a = item.input("a").layout();
+  const std::int64_t waves = std::clamp<std::int64_t>(
+      (a.dims[1] / 8 + launcher.wave() - 1) / launcher.wave(), 1, 256 / launcher.wave());
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(a.dims[0], 1, 3)),
+      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
+  launcher.run(
+      "monoref_row_quant", grid, launcher.address<const std::uint16_t>("a"), a.strides[0],
+      launcher.address<std::uint8_t>("out.a8"), a.dims[1] + item.integer_or("out_row_gap", 0),
+      launcher.address<float>("out.a_scale"), a.dims[0], static_cast<std::int32_t>(a.dims[1]),
+      fp8_maximum(item.contract), static_cast<std::int32_t>(item.contract.fp8_encoding),
+      static_cast<std::int32_t>(item.contract.fp8_overflow));
+}
+
+std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const Outputs other = evaluate(with_reversed_rows(item, {"a"}));
+  const std::int64_t rows = item.input("a").dim(0);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (const char* name : {"a8", "a_scale"})
+      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
+        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
+  return std::nullopt;
+}
+
+/// In a row with a normal scale the largest code is the maximum in force, and nothing is NaN; a row
+/// of zeros has scale 0 and codes of zero (bug cases F02, F18).
+std::optional<std::string> rows_fill_the_range(const Case& item, const Outputs& out,
+                                               const Evaluate&) {
+  const Fp8Rules fp8 = fp8_rules(item.contract);
+  const auto codes = output(out, "a8").view<std::uint8_t, 2>();
+  const auto scales = output(out, "a_scale").view<float, 1>();
+  for (std::int64_t row = 0; row < codes.dim(0); ++row) {
+    float largest = 0;
+    bool nan = false;
+    for (std::int64_t i = 0; i < codes.dim(1); ++i) {
+      const float value = std::fabs(fp8.decode(codes(row, i)));
+      nan = nan || value != value;
+      largest = std::max(largest, value);
+    }
+    const bool zero = scales(row) == 0.0f;
+    if ((zero && (nan || largest != 0)) ||
+        (std::isnormal(scales(row)) && (nan || largest != fp8_maximum(item.contract))))
+      return fmt::format("row {} with scale {} has {} as its largest code", row, scales(row),
+                         largest);
+  }
+  return std::nullopt;
+}
+
+/// Twice the row: twice the scale and the same codes, where the scale is far from the ends.
+std::optional<std::string> rows_scale_exactly(const Case& item, const Outputs& out,
+                                              const Evaluate& evaluate) {
+  Case twice = item;
+  Tensor doubled = item.input("a");
+  auto a = doubled.view<std::uint16_t, 2>();
+  for (std::int64_t row = 0; row < a.dim(0); ++row)
+    for (std::int64_t i = 0; i < a.dim(1); ++i) {
+      const int exponent = a(row, i) >> 7 & 0xFF;
+      if (exponent == 0 && (a(row, i) & 0x7F) != 0)
+        return std::nullopt;  // subnormals double otherwise
+      if (exponent > 0 && exponent < 254) a(row, i) = static_cast<std::uint16_t>(a(row, i) + 0x80);
+      if (exponent == 254) return std::nullopt;
+    }
+  replace_input(twice, "a", std::move(doubled));
+  const Outputs other = evaluate(twice);
+  const auto before = output(out, "a_scale").view<float, 1>();
+  const auto after = output(other, "a_scale").view<float, 1>();
+  for (std::int64_t row = 0; row < a.dim(0); ++row) {
+    if (!(before(row) > 1e-30f && before(row) < 1e30f)) continue;
+    if (after(row) != 2 * before(row))
+      return fmt::format("row {} has scale {}, and {} when it is doubled", row, before(row),
+                         after(row));
+    if (!same_row(output(out, "a8"), row, output(other, "a8"), row))
+      return fmt::format("row {} has other codes when it is doubled", row);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage row_quant_stage() {
+  Stage stage;
+  stage.name = "row_quant";
+  stage.summary = "the merged attention of a row to FP8 with one scale";
+  stage.source = "mono-decode section 6";
+  stage.contracts = {"mono", "mono,fp8_overflow=saturate", "mono,fp8_encoding=e4m3fnuz,fp8_max=240",
+                     "mono,fp8_max=224"};
+  stage.dimensions = {
+      {"rows", 1, 0, 5, {0, 1, 16}, {}, "query rows"},
+      {"width_units", 1, 1, 40, {1, 16, 64, 65, 256}, {}, "elements of a row, in eights"},
+      {"row_gap", 0, 0, 3, {}, {}, "elements between rows, in eights"},
+      {"out_row_gap", 0, 0, 3, {}, {}, "codes between rows, in eights"},
+      Dimension::choice(
+          "row", {"ordinary", "zeros", "subnormal", "one_outlier", "negative_outlier", "one_nan"},
+          "what is special about most rows"),
+      floats_dimension("content", "elements"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+       {"none", "no_elements"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {
+      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      {"range", "the largest code is the maximum in force", rows_fill_the_range},
+      {"scale_linearity", "twice the row is twice the scale and the same codes",
+       rows_scale_exactly},
+  };
+  stage.mutants = {
+      {"quant_amax_signed", "own", "the largest number instead of the largest magnitude"},
+      {"quant_amax_of_first_head", "own", "the largest magnitude of the first head only"},
+      {"quant_nan_ignored", "own", "a NaN does not reach the scale"},
+      {"quant_zero_row_divided", "F18", "a row of zeros is divided by its scale of 0"},
+      {"quant_divides", "own", "elements are divided by the scale"},
+      {"quant_scale_divided", "own", "the scale is a quotient by 448"},
+  };
+  return stage;
+}
+
+}  // namespace monoref

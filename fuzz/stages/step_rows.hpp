@@ -1,0 +1,45 @@
+// What the stages of the indexer share: the rows of a step, their tables, and caches of few blocks.
+#pragma once
+
+#include <vector>
+
+#include "fuzz/params.hpp"
+#include "fuzz/random.hpp"
+#include "fuzz/stage.hpp"
+#include "golden/case.hpp"
+#include "reference/block_selection.hpp"
+
+namespace monoref {
+
+/// Requests with their lengths, as token_rows spreads them: request i owns rows i * q_len and
+/// following, whose lengths count up to the request's.
+struct StepRows {
+  std::int64_t q_len = 1;
+  std::vector<std::int32_t> lengths;  ///< of requests
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(lengths.size()) * q_len; }
+  std::int64_t length(std::int64_t row) const {
+    return lengths[static_cast<std::size_t>(row / q_len)] - (q_len - 1 - row % q_len);
+  }
+  /// Blocks of the longest row, at least one.
+  std::int64_t most_blocks(const BlockSelection& selection) const;
+  /// One length a row.
+  std::vector<std::int64_t> row_lengths() const;
+  /// `ids` [requests, width] once for every row of a request.
+  std::vector<std::int32_t> row_tables(const std::vector<std::int32_t>& ids,
+                                       std::int64_t width) const;
+};
+
+/// The first `count` runs of `run` elements named by `ids`, `stride` apart: the storage of a cache
+/// of which only some blocks exist. Ids may repeat.
+std::vector<Extent> stored_blocks(std::vector<std::int32_t> ids, std::int64_t stride,
+                                  std::int64_t run);
+
+/// The scalars that a selection stands in a case with, and back.
+void add_selection(Case& item, const BlockSelection& selection);
+BlockSelection selection_of(const Case& item);
+
+/// Bits of every element of a tensor at row-major position, for properties.
+bool same_bits(const Outputs& a, const Outputs& b, std::string_view name);
+
+}  // namespace monoref
