@@ -218,10 +218,10 @@ TEST(SparseAttention, TheBoundSeesOneKeyTooManyAndAScaleTooFew) {
   EXPECT_EQ(outside(selected.run(), ranges), 0u);
   Selected longer = selected;
   longer.seq_lens = ints({1}, {41});
-  EXPECT_GT(outside(longer.run(), ranges), 30u);
+  EXPECT_GT(outside(longer.run(), ranges), 32u) << "more than half";
   Selected scaled = selected;
   scaled.attention.v_scale = {1.0625f};
-  EXPECT_GT(outside(scaled.run(), ranges), 60u);
+  EXPECT_GT(outside(scaled.run(), ranges), 32u) << "more than half";
 }
 
 TEST(SparseAttention, NoKeysOrNumbersThatAreNotFiniteGiveNoBound) {
