@@ -75,6 +75,22 @@ const std::vector<FieldAccess>& accesses() {
                                        "a partial result that saw no key"),
       access<&Contract::merge_sum>("merge_sum", {"separate", "fused"},
                                    "how weighted partial results are added"),
+      access<&Contract::all_reduce_order>("all_reduce_order", {"rank_order", "rotated"},
+                                          "the order in which ranks' partial sums are added"),
+      access<&Contract::gate_weights>("gate_weights", {"bf16", "f32"},
+                                      "format of the router's weights and of its logits"),
+      access<&Contract::routing_key>("routing_key", {"packed", "plain_lower_id", "plain_higher_id"},
+                                     "what experts are ranked by, and which of equals is first"),
+      access<&Contract::nan_key>("nan_key", {"last", "first"}, "where a NaN routing key ranks"),
+      access<&Contract::routed_scaling>("routed_scaling", {"weights", "output"},
+                                        "where the factor of the routed experts enters"),
+      access<&Contract::swiglu_limit_zero>("swiglu_limit_zero", {"refused", "no_clamp"},
+                                           "what a SwiGLU limit of 0 means"),
+      access<&Contract::mx_rule>(
+          "mx_rule", {"a", "b", "c", "d", "e", "mono", "round_down", "even", "ceil", "round_up"},
+          "how an MX block's scale follows from its largest magnitude"),
+      access<&Contract::e8m0_zero>("e8m0_zero", {"smallest", "zero"},
+                                   "what the scale byte 0 stands for"),
   };
   return all;
 }

@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "reference/formats/e8m0.hpp"
+#include "reference/formats/mx_scale.hpp"
+
 namespace monoref {
 
 /// How K and V share a block (specification sections 1 and 8).
@@ -151,6 +154,40 @@ enum class EmptyPartial : std::uint8_t {
 /// How weighted partial results are added.
 enum class MergeSum : std::uint8_t { kSeparate, kFused };
 
+/// The order in which ranks' partial sums are added (upstream-semantics section 3.2).
+enum class AllReduceOrder : std::uint8_t {
+  kRankOrder,  ///< 0, 1, .. for every element
+  kRotated,    ///< AITER's plain two-stage kernel: segment r starts at rank r and wraps
+};
+
+/// In what the router multiplies (upstream-semantics section 7.1).
+enum class GateWeights : std::uint8_t {
+  kBf16,  ///< weights of BF16; the logit is rounded to BF16 before the sigmoid
+  kF32,   ///< weights of binary32, the logit as it is
+};
+
+/// What experts are ranked by (mono-decode section 7, upstream-semantics section 7.2).
+enum class RoutingKey : std::uint8_t {
+  kPacked,         ///< the low 7 bits of the key give way to the expert: near-equal keys tie
+  kPlainLowerId,   ///< the whole key, the lower expert first
+  kPlainHigherId,  ///< the whole key, the higher expert first
+};
+
+/// Where a NaN routing key ranks (mono-decode sections 8 and 10).
+enum class NanKey : std::uint8_t {
+  kLast,   ///< below -Inf
+  kFirst,  ///< above +Inf, as a NaN of positive sign does in the original
+};
+
+/// Where the routed experts' factor enters: once (bug cases M11, M12).
+enum class RoutedScaling : std::uint8_t {
+  kWeights,  ///< into the routing weights
+  kOutput,   ///< into the sum over the routed experts
+};
+
+/// What a SwiGLU limit of 0 means (bug case G04).
+enum class SwigluLimitZero : std::uint8_t { kRefused, kNoClamp };
+
 /// One value per choice. Stages read only the fields that concern them.
 struct Contract {
   KvLayout kv_layout = KvLayout::kInterleaved;
@@ -177,6 +214,14 @@ struct Contract {
   MergeWeights merge_weights = MergeWeights::kMaxAndSum;
   EmptyPartial empty_partial = EmptyPartial::kComputed;
   MergeSum merge_sum = MergeSum::kSeparate;
+  AllReduceOrder all_reduce_order = AllReduceOrder::kRankOrder;
+  GateWeights gate_weights = GateWeights::kBf16;
+  RoutingKey routing_key = RoutingKey::kPacked;
+  NanKey nan_key = NanKey::kLast;
+  RoutedScaling routed_scaling = RoutedScaling::kWeights;
+  SwigluLimitZero swiglu_limit_zero = SwigluLimitZero::kRefused;
+  MxScaleRule mx_rule = MxScaleRule::kMono;
+  E8M0Zero e8m0_zero = E8M0Zero::kSmallest;
 
   bool operator==(const Contract&) const = default;
 
