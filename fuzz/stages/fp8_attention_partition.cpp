@@ -126,18 +126,18 @@ class Caches {
     v_ = Tensor(fp8_dtype(contract), layout);
   }
 
-  void fill(const std::set<std::pair<std::int64_t, std::int64_t>>& owned, std::string_view k_kind,
-            std::string_view v_kind, CounterRandom& random) {
+  void fill(const std::set<std::pair<std::int64_t, std::int64_t>>& owned, const Params& params,
+            CounterRandom& random) {
     fill_unowned(k_, random);
     fill_unowned(v_, random);
     const FloatFormat& format = float_format(k_.type());
     for (const auto& [head, slot] : owned)
       for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
         const KvElement element{slot, head, d};
-        k_.base()[k_byte(shape_, element)] = std::byte{element_code(k_kind, format, random)};
-        v().base()[shape_.v_view_offset() + v_byte(shape_, element)] =
-            std::byte{element_code(v_kind, format, random)};
+        k_at(element) = std::byte{element_code(params.word("k_content"), format, random)};
+        v_at(element) = std::byte{element_code(params.word("v_content"), format, random)};
       }
+    if (params["mirrored"] != 0) mirror(owned);
   }
 
   void add_to(Case& item) && {
@@ -146,7 +146,25 @@ class Caches {
   }
 
  private:
-  Tensor& v() { return shape_.layout == KvLayout::kDense ? v_ : k_; }
+  std::byte& k_at(const KvElement& element) { return k_.base()[k_byte(shape_, element)]; }
+  std::byte& v_at(const KvElement& element) {
+    Tensor& cache = shape_.layout == KvLayout::kDense ? v_ : k_;
+    return cache.base()[shape_.v_view_offset() + v_byte(shape_, element)];
+  }
+
+  /// Every other wave repeats the keys of the one before it from the last to the first, with values
+  /// of the other sign: what is left of the sums is their roundings, so that their order shows.
+  void mirror(const std::set<std::pair<std::int64_t, std::int64_t>>& owned) {
+    for (const auto& [head, slot] : owned) {
+      const std::int64_t from = slot / 64 * 64 + 63 - slot % 64;
+      if (slot % 64 < 32 || !owned.contains({head, from})) continue;
+      for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
+        k_at({slot, head, d}) = k_at({from, head, d});
+        const std::byte value = v_at({from, head, d});
+        v_at({slot, head, d}) = value == std::byte{0} ? value : value ^ std::byte{0x80};
+      }
+    }
+  }
 
   void fill_unowned(Tensor& cache, CounterRandom& random) {
     const bool nan = contract_.v_past_context == VPastContext::kZeroed;
@@ -236,8 +254,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
                  {"sparse_context_lens", padded_rows(DType::kInt32, sizes.rows, sizes.kv_heads,
                                                      params["table_gap"], selections.contexts)}};
   Caches caches(contract, shape, pool);
-  caches.fill(owned_keys(sizes, selections), params.word("k_content"), params.word("v_content"),
-              cache_random);
+  caches.fill(owned_keys(sizes, selections), params, cache_random);
   std::move(caches).add_to(item);
   add_scales(item, params, sizes, scale_random);
   plant_defect(item, defect);
@@ -450,6 +467,7 @@ Stage fp8_attention_partition_stage() {
       floats_dimension("q_content", "queries"),
       Dimension::choice("k_content", {"any", "coarse", "zero", "special"}, "keys"),
       Dimension::choice("v_content", {"any", "coarse", "zero", "special"}, "values"),
+      {"mirrored", 0, 0, 1, {}, {}, "values cancel, so that the order of sums shows"},
       Dimension::choice("unused_pages", {"zero", "poison"}, "table entries past the context"),
       [] {
         Dimension contexts = lengths_dimension();
