@@ -50,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Recordings, EveryJudge,
                          testing::Values("gemma_rmsnorm", "swiglu_oai", "qknorm_rope_kv_insert",
                                          "formats", "e8m0_and_fp4", "mxfp8_quantize",
                                          "weight_layouts", "hopper_mma", "hopper_wgmma",
-                                         "gpu_functions"));
+                                         "gpu_functions", "index_topk_decode",
+                                         "sparse_attention_decode"));
 
 TEST(Judges, EveryRecordedDotIsCounted) {
   for (const std::string name : {"hopper_mma", "hopper_wgmma"}) {
@@ -123,6 +124,64 @@ TEST(Judges, ValuesAndUntouchedStorageAreExact) {
   EXPECT_EQ(tally(result, "v_in_cache").wrong, 1u);
   EXPECT_EQ(tally(result, "kv_cache_untouched").wrong, 1u);
   EXPECT_EQ(tally(result, "k_in_cache").wrong, 0u);
+}
+
+TEST(Judges, AScoreOnePercentOffIsWrongAndAPinnedOneIsExact) {
+  Recording recording = load("index_topk_decode");
+  for (RecordedCase& recorded : recording.cases) {
+    auto score = output_of(recorded, "score").view<float, 3>();
+    std::uint64_t planted = 0;
+    const RunResult before = judge("index_topk_decode", recorded);
+    for (std::int64_t head = 0; head < score.dim(0); ++head)
+      for (std::int64_t row = 0; row < score.dim(1); ++row)
+        for (std::int64_t block = 0; block < score.dim(2); ++block)
+          score(head, row, block) *= 1.01f;
+    planted = tally(before, "score").elements;
+    EXPECT_EQ(tally(judge("index_topk_decode", recorded), "score").wrong, planted)
+        << recorded.title;
+  }
+}
+
+TEST(Judges, ASelectedBlockThatIsWorseThanOneLeftOutIsWrong) {
+  Recording recording = load("index_topk_decode");
+  RecordedCase& recorded = recording.cases[1];  // the 4 best of 10 blocks, the last one pinned
+  ASSERT_EQ(recorded.integer("topk"), 4);
+  auto ids = output_of(recorded, "topk_idx").view<std::int32_t, 3>();
+  const auto score = recorded.output("score").view<float, 3>();
+  std::int32_t worst = 0;
+  for (std::int32_t block = 0; block < 9; ++block)
+    if (score(0, 0, block) < score(0, 0, worst)) worst = block;
+  ids(0, 0, 3) = worst;
+  EXPECT_EQ(tally(judge("index_topk_decode", recorded), "topk_idx").wrong, 1u);
+  ids(0, 0, 3) = ids(0, 0, 0);
+  EXPECT_EQ(tally(judge("index_topk_decode", recorded), "topk_idx").wrong, 1u) << "twice the same";
+  ids(0, 0, 3) = 10;
+  EXPECT_EQ(tally(judge("index_topk_decode", recorded), "topk_idx").wrong, 1u) << "a future block";
+}
+
+TEST(Judges, StaleScoresAreNotJudged) {
+  Recording recording = load("index_topk_decode");
+  RecordedCase& recorded = recording.cases[0];  // one block, 16 columns
+  auto score = output_of(recorded, "score").view<float, 3>();
+  for (std::int64_t block = 1; block < score.dim(2); ++block) score(0, 0, block) = -77.0f;
+  const OutputTally scores = tally(judge("index_topk_decode", recorded), "score");
+  EXPECT_EQ(scores.wrong, 0u);
+  EXPECT_EQ(scores.elements, 1u);
+  EXPECT_EQ(scores.undecided, 15u);
+}
+
+// The bound is some 1 % of the sum of magnitudes; an average over hundreds of keys is often no more
+// than a twentieth of it, so that most signs, but not all last places, are decided.
+TEST(Judges, AttentionWithTheWrongSignIsWrong) {
+  Recording recording = load("sparse_attention_decode");
+  for (RecordedCase& recorded : recording.cases) {
+    auto out = output_of(recorded, "out").view<std::uint16_t, 3>();
+    for (std::int64_t row = 0; row < out.dim(0); ++row)
+      for (std::int64_t head = 0; head < out.dim(1); ++head)
+        for (std::int64_t dim = 0; dim < out.dim(2); ++dim) out(row, head, dim) ^= 0x8000;
+    const OutputTally outs = tally(judge("sparse_attention_decode", recorded), "out");
+    EXPECT_GT(2 * outs.wrong, outs.elements) << recorded.title;
+  }
 }
 
 }  // namespace
