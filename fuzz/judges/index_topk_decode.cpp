@@ -94,54 +94,48 @@ Bounded score_range(const Recorded& recorded, std::int64_t row, std::int64_t hea
   return best;
 }
 
-/// One row and head of the selection.
-class SelectionJudge {
- public:
-  SelectionJudge(const std::vector<Bounded>& ranges, const std::set<std::int64_t>& chosen)
-      : ranges_(ranges), chosen_(chosen) {}
+using Blocks = std::set<std::int64_t>;
 
-  /// Whether some block that was not chosen is better than `id` in every case, and whether one may
-  /// be.
-  bool is_beaten(std::int64_t id) const { return any_left(id, &SelectionJudge::surely_better); }
-  bool is_disputed(std::int64_t id) const { return any_left(id, &SelectionJudge::maybe_better); }
+/// Whether some block outside `kept` is better than `id`, whatever the sums' order was.
+bool is_beaten(const std::vector<Bounded>& ranges, const Blocks& kept, std::int64_t id) {
+  for (std::size_t other = 0; other < ranges.size(); ++other)
+    if (!kept.contains(static_cast<std::int64_t>(other)) &&
+        ranges[other].low > ranges[static_cast<std::size_t>(id)].high)
+      return true;
+  return false;
+}
 
- private:
-  bool surely_better(const Bounded& a, const Bounded& b) const { return a.low > b.high; }
-  bool maybe_better(const Bounded& a, const Bounded& b) const { return a.high >= b.low; }
+/// Whether some block outside `kept` may be better than `id`.
+bool is_disputed(const std::vector<Bounded>& ranges, const Blocks& kept, std::int64_t id) {
+  for (std::size_t other = 0; other < ranges.size(); ++other)
+    if (!kept.contains(static_cast<std::int64_t>(other)) &&
+        ranges[other].high >= ranges[static_cast<std::size_t>(id)].low)
+      return true;
+  return false;
+}
 
-  bool any_left(std::int64_t id,
-                bool (SelectionJudge::*better)(const Bounded&, const Bounded&) const) const {
-    for (std::size_t other = 0; other < ranges_.size(); ++other)
-      if (!chosen_.contains(static_cast<std::int64_t>(other)) &&
-          (this->*better)(ranges_[other], ranges_[static_cast<std::size_t>(id)]))
-        return true;
-    return false;
-  }
-
-  const std::vector<Bounded>& ranges_;
-  const std::set<std::int64_t>& chosen_;
-};
-
+/// One row and head of the selection. Ids stand in falling order; what the bounds cannot separate
+/// is left out where it concerns the set, and permitted where it concerns the order alone.
 void judge_ids(const std::vector<Bounded>& ranges, const View<const std::int32_t, 3>& got,
                const View<std::int32_t, 3>& ours, std::int64_t head, std::int64_t row,
                OutputJudge& output) {
   const auto blocks = static_cast<std::int64_t>(ranges.size());
-  std::set<std::int64_t> chosen;
+  Blocks chosen;
   for (std::int64_t rank = 0; rank < std::min(got.dim(2), blocks); ++rank)
     chosen.insert(got(head, row, rank));
-  const SelectionJudge selection(ranges, chosen);
-  std::set<std::int64_t> seen;
+  Blocks before;
   for (std::int64_t rank = 0; rank < got.dim(2); ++rank) {
     const OutputJudge::Index index{{"head", head}, {"row", row}, {"rank", rank}};
     const std::int64_t id = got(head, row, rank);
     if (rank >= blocks) {
       output.id(index, ours(head, row, rank), id == -1, id, "-1 behind the last block");
-    } else if (id < 0 || id >= blocks || !seen.insert(id).second) {
+    } else if (id < 0 || id >= blocks || !before.insert(id).second) {
       output.id(index, ours(head, row, rank), false, id,
                 fmt::format("distinct blocks 0 to {}", blocks - 1));
-    } else if (selection.is_beaten(id)) {
-      output.id(index, ours(head, row, rank), false, id, "a block that is not selected is better");
-    } else if (selection.is_disputed(id)) {
+    } else if (is_beaten(ranges, before, id)) {
+      output.id(index, ours(head, row, rank), false, id,
+                "a block that does not stand before it is better");
+    } else if (is_disputed(ranges, chosen, id)) {
       output.leave_out(1);
     } else {
       output.id(index, ours(head, row, rank), true, id, "");
@@ -180,8 +174,8 @@ void judge_index_topk_decode(const RecordedCase& source, RunResult& result) {
   const Tensor score = our_scores(recorded);
   Tensor ids = our_ids(recorded, score);
   const auto got = source.output("score").view<float, 3>();
-  OutputJudge scores("score", result);
   OutputJudge selected("topk_idx", result);
+  OutputJudge scores("score", result);
   for (std::int64_t head = 0; head < got.dim(0); ++head)
     for (std::int64_t row = 0; row < got.dim(1); ++row) {
       const std::int64_t blocks = recorded.selection.blocks(recorded.context(row));
