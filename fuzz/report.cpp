@@ -11,14 +11,6 @@
 namespace monoref {
 namespace {
 
-nlohmann::json tally_json(const OutputTally& tally) {
-  return {{"exact", tally.exact},
-          {"allowed", tally.allowed},
-          {"wrong", tally.wrong},
-          {"elements", tally.elements},
-          {"undecided", tally.undecided}};
-}
-
 nlohmann::json difference_json(const Difference& difference) {
   nlohmann::json index = nlohmann::json::object();
   for (const auto& [axis, value] : difference.index) index[axis] = value;
@@ -52,6 +44,14 @@ std::string who(const RunResult& run) {
 }
 
 }  // namespace
+
+nlohmann::json tally_json(const OutputTally& tally) {
+  return {{"exact", tally.exact},
+          {"allowed", tally.allowed},
+          {"wrong", tally.wrong},
+          {"elements", tally.elements},
+          {"undecided", tally.undecided}};
+}
 
 std::string failure_text(const CaseResult& result) {
   std::string text =

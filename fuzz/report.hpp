@@ -15,6 +15,8 @@ std::string failure_text(const CaseResult& result);
 
 /// The object of one case, as the command line's documentation describes it.
 nlohmann::json case_json(const CaseResult& result);
+/// How many elements of an output were decided, and how.
+nlohmann::json tally_json(const OutputTally& tally);
 nlohmann::json summary_json(const std::string& command, const Summary& summary);
 
 /// Collects a run's objects and writes `{"cases": [...], "summary": {...}}` in one step at the end:

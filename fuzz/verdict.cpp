@@ -12,6 +12,14 @@ std::string_view verdict_name(Verdict verdict) {
   return kNames[static_cast<std::size_t>(verdict)];
 }
 
+void OutputTally::add(const OutputTally& other) {
+  exact += other.exact;
+  allowed += other.allowed;
+  wrong += other.wrong;
+  elements += other.elements;
+  undecided += other.undecided;
+}
+
 std::string Difference::text() const {
   std::string at;
   for (const auto& [axis, value] : index)

@@ -35,6 +35,8 @@ struct OutputTally {
   std::uint64_t wrong = 0;
   std::uint64_t elements = 0;   ///< compared ones: exact + allowed + wrong
   std::uint64_t undecided = 0;  ///< left out: nobody says what they hold, or no bound can tell
+
+  void add(const OutputTally& other);
 };
 
 /// The first element that differs.

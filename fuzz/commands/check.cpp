@@ -48,20 +48,44 @@ std::vector<CaseResult> judge_file(const RecordingJudge& judge, const Recording&
   return results;
 }
 
-/// How many elements were decided by equal bits, by their bound, against them, and not at all.
-std::string elements_line(const std::vector<CaseResult>& results) {
-  OutputTally sum;
+/// Sums over the cases of a file of how the reference and each recorded output agreed.
+std::vector<OutputTally> recorded_tallies(const std::vector<CaseResult>& results) {
+  std::vector<OutputTally> sums;
   for (const CaseResult& result : results)
-    for (const RunResult& run : result.runs)
+    for (const RunResult& run : result.runs) {
+      if (run.runner != "reference") continue;
       for (const OutputTally& tally : run.outputs) {
-        sum.exact += tally.exact;
-        sum.allowed += tally.allowed;
-        sum.wrong += tally.wrong;
-        sum.undecided += tally.undecided;
+        auto sum = std::find_if(sums.begin(), sums.end(),
+                                [&](const OutputTally& known) { return known.name == tally.name; });
+        if (sum == sums.end()) sum = sums.insert(sums.end(), {.name = tally.name});
+        sum->add(tally);
       }
+    }
+  return sums;
+}
+
+/// How many elements were decided by equal bits, by their bound, against them, and not at all.
+std::string tally_line(const OutputTally& sum) {
   return fmt::format(
-      "  elements: {} with our bits, {} inside their bound, {} outside, {} undecided", sum.exact,
-      sum.allowed, sum.wrong, sum.undecided);
+      "  {}: {} elements with our bits, {} inside their bound, {} outside, {} undecided", sum.name,
+      sum.exact, sum.allowed, sum.wrong, sum.undecided);
+}
+
+void print_file(const std::filesystem::path& file, const std::vector<CaseResult>& results,
+                const std::vector<OutputTally>& tallies) {
+  fmt::print("{}\n", file_line(file, results));
+  const bool all_equal = std::all_of(tallies.begin(), tallies.end(), [](const OutputTally& sum) {
+    return sum.allowed + sum.undecided == 0;
+  });
+  if (all_equal) return;  // the line of the file says it
+  for (const OutputTally& sum : tallies) fmt::print("{}\n", tally_line(sum));
+}
+
+nlohmann::json file_json(const std::filesystem::path& file, const std::vector<CaseResult>& results,
+                         const std::vector<OutputTally>& tallies) {
+  nlohmann::json outputs = nlohmann::json::object();
+  for (const OutputTally& sum : tallies) outputs[sum.name] = tally_json(sum);
+  return {{"file", file.filename().string()}, {"cases", results.size()}, {"outputs", outputs}};
 }
 
 std::vector<CaseResult> check_file(const std::filesystem::path& file, const CommonOptions& common,
@@ -90,6 +114,7 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
   JsonFile json(common.json);
   Summary summary;
   bool bad_input = false;
+  nlohmann::json file_objects = nlohmann::json::array();
   for (const auto& file : files) {
     try {
       const auto results = check_file(file, common, stages, pointers(runners));
@@ -99,18 +124,15 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
         if (is_failure(result.verdict()) || result.verdict() == Verdict::kRefused)
           fmt::print("{}\n", failure_text(result));
       }
-      if (!common.quiet) {
-        fmt::print("{}\n", file_line(file, results));
-        if (std::any_of(results.begin(), results.end(), [](const CaseResult& result) {
-              return result.verdict() == Verdict::kAllowed;
-            }))
-          fmt::print("{}\n", elements_line(results));
-      }
+      const auto tallies = recorded_tallies(results);
+      file_objects.push_back(file_json(file, results, tallies));
+      if (!common.quiet) print_file(file, results, tallies);
     } catch (const FileError& error) {
       fmt::print(stderr, "{}\n", error.what());
       bad_input = true;
     }
   }
+  json.set("files", file_objects);
   json.finish(summary_json("check", summary));
   fmt::print("{}\n", summary.line("check"));
   const int code = summary.exit_code();

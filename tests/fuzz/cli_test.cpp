@@ -98,6 +98,32 @@ TEST_F(CommandLine, CheckOfARecordingIsExactForBothWaves) {
   EXPECT_EQ(report["summary"]["exact"], 12);
 }
 
+TEST_F(CommandLine, CheckSaysHowElementsWereDecided) {
+  const Ran ran = run("check " + recorded("index_topk_decode.h5") + " --json " + path("out.json"));
+  EXPECT_EQ(ran.code, 0);
+  const nlohmann::json report = json("out.json");
+  ASSERT_EQ(report["files"].size(), 1u);
+  EXPECT_EQ(report["files"][0]["file"], "index_topk_decode.h5");
+  // The elements that the file's six cases have, of each output.
+  for (const auto& [name, elements] : {std::pair{"score", 512}, std::pair{"topk_idx", 220}}) {
+    const nlohmann::json& tally = report["files"][0]["outputs"][name];
+    EXPECT_EQ(
+        tally["exact"].get<int>() + tally["allowed"].get<int>() + tally["undecided"].get<int>(),
+        elements)
+        << name;
+    EXPECT_EQ(tally["wrong"], 0) << name;
+    const std::string line = std::string(name) + ": " + tally["exact"].dump() +
+                             " elements with our bits, " + tally["allowed"].dump() +
+                             " inside their bound, 0 outside, " + tally["undecided"].dump() +
+                             " undecided";
+    EXPECT_NE(ran.out.find(line), std::string::npos) << ran.out;
+  }
+  // Columns behind a row's last block: 1 of 16 has a score, 10 of 16, 26 of 32 and none, 2 and 2 of
+  // 16, four rows of 14 of 16, four of 17 of 32; padding rows have none.
+  EXPECT_EQ(report["files"][0]["outputs"]["score"]["undecided"],
+            512 - (1 + 10 + 26 + 2 + 2 + 4 * 14 + 4 * 17));
+}
+
 TEST_F(CommandLine, AWrongContractIsFoundAndCodedOne) {
   const Ran ran = run("check --contract mono,kv_layout=dense " + recorded("page16_rebase.h5") +
                       " --json " + path("out.json"));
