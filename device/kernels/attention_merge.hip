@@ -24,6 +24,7 @@ namespace monoref::kernels {
 namespace {
 
 constexpr std::int32_t kRunDims = 8;
+constexpr float kMaskedScore = -3.4e38F;
 
 /// Values of `accumulate`.
 constexpr std::int32_t kAccumulateFma = 1;
@@ -69,6 +70,14 @@ MONOREF_DEVICE Normaliser normaliser_of(const Partials& partials) {
   return normaliser;
 }
 
+/// Whether every partition's maximum is the score of masked keys.
+MONOREF_DEVICE bool saw_no_key(const Partials& partials) {
+  bool none = true;
+  for (std::int32_t i = 0; i < partials.count; ++i)
+    none &= partials.m[i * partials.stride] <= kMaskedScore;
+  return none;
+}
+
 /// Merges dims dim .. dim + 7 of one head.
 MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool fused,
                               float (&merged)[kRunDims]) {
@@ -92,9 +101,8 @@ MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool f
 
 }  // namespace
 
-// Inputs   o bf16 [rows, partitions, heads, head_dim], m and l f32 [rows, partitions, heads],
-// dense,
-//          as fp8_attention_partition leaves them
+// Inputs   o bf16 [rows, partitions, heads, head_dim], m and l f32 [rows, partitions, heads], as
+//          fp8_attention_partition leaves them; dense
 // Outputs  out bf16 [rows, heads, head_dim], rows out_row_stride elements apart, the rest dense
 // Sizes    partitions >= 1; head_dim a multiple of 8
 // Options  accumulate 0: product and sum rounded; 1: fma
@@ -118,6 +126,7 @@ monoref_attention_merge(const std::uint16_t* o, const float* m, const float* l, 
     const std::int32_t head = in_row / runs, dim = in_row % runs * kRunDims;
     const std::int64_t first = row * partitions * heads + head;
     const Partials partials{o + first * head_dim, m + first, l + first, heads, head_dim, used};
+    if (MONOREF_FAULT(merge_empty_row_unwritten) && saw_no_key(partials)) continue;
     float merged[kRunDims] = {};
     merge_run(partials, dim, accumulate == kAccumulateFma, merged);
     store_eight_bf16(out + row * out_row_stride + std::int64_t{head} * head_dim + dim, merged);

@@ -343,6 +343,7 @@ MONOREF_DEVICE void attend_all(const Attention& a, std::int64_t rows, const Work
       for (auto number = static_cast<std::int32_t>(blockIdx.x); number < a.partitions;
            number += static_cast<std::int32_t>(gridDim.x)) {
         const Partition at{row, number, head, keys_of_partition(a, row, number, head)};
+        if (MONOREF_FAULT(attention_empty_partition_unwritten) && at.keys == 0) continue;
         if (a.group <= 4)
           attend<4>(a, at, work);
         else

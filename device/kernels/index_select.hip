@@ -490,6 +490,7 @@ monoref_index_select(const float* scores, std::int64_t score_row_stride,
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(context_of_row(a.tables, row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
+    if (MONOREF_FAULT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
     for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
       const std::int32_t count = select_winners(
           a.rules, blocks, scores_of(scores, score_row_stride, score_head_stride, row, head), work);
@@ -588,6 +589,7 @@ monoref_index_merge(const std::int64_t* candidates, std::int64_t candidate_rank_
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(a.tables.context_of(row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
+    if (MONOREF_FAULT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
     for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
       const std::int64_t* from =
           candidates + row * candidate_row_stride + head * candidate_head_stride;

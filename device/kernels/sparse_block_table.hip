@@ -182,6 +182,7 @@ MONOREF_DEVICE void write_sparse_row(const std::int32_t* ids, std::int64_t id_st
                                      const TableShape& shape, std::int32_t* row,
                                      std::int32_t* context) {
   const CausalLimit limit = causal_limit(abs_pos);
+  if (MONOREF_FAULT(sparse_table_empty_row_unwritten) && limit.length == 0) return;
   LaneIds lane_ids;
   const Selected selected = place_ids(ids, id_stride, shape, limit, &lane_ids);
   if (aligned16(row)) {

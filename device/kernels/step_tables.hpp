@@ -30,15 +30,15 @@ struct StepTables {
   MONOREF_MEMBER std::int64_t last_row_of(std::int64_t request) const {
     return request * q_len + q_len - 1;
   }
-  /// Keys that a row sees. A row without any (padding) sees key 0 of its first block.
+  /// Keys before and with a row's token; below 1 in rows without tokens (padding).
+  MONOREF_MEMBER std::int64_t length_of(std::int64_t row) const {
+    if (tables_of != kTablesOfRequests) return in_global(seq_lens)[row * seq_lens_stride];
+    const std::int64_t request = request_of(row);
+    return in_global(seq_lens)[request * seq_lens_stride] - (last_row_of(request) - row);
+  }
+  /// Keys that a row sees. A row without tokens sees key 0 of its first block.
   MONOREF_MEMBER std::int64_t context_of(std::int64_t row) const {
-    std::int64_t length;
-    if (tables_of == kTablesOfRequests) {
-      const std::int64_t request = request_of(row);
-      length = in_global(seq_lens)[request * seq_lens_stride] - (last_row_of(request) - row);
-    } else {
-      length = in_global(seq_lens)[row * seq_lens_stride];
-    }
+    const std::int64_t length = length_of(row);
     return length < 1 ? 1 : length;
   }
   /// The row of the block table that a query row goes by.

@@ -213,6 +213,7 @@ Stage attention_merge_stage() {
       {"merge_last_partition_dropped", "S07", "the last partition does not take part"},
       {"merge_order_reversed", "D01", "partitions are added from the last"},
       {"merge_contraction_swapped", "own", "fused and separate sums are swapped"},
+      {"merge_empty_row_unwritten", "S26", "a head of which no partition saw a key is not written"},
   };
   return stage;
 }

@@ -518,6 +518,7 @@ Stage fp8_attention_partition_stage() {
       {"attention_v_not_zeroed", "F09", "V of masked keys counts as what memory holds"},
       {"attention_page_16_bits", "O01", "page id cut to 16 bits"},
       {"attention_waves_reversed", "D01", "waves are added from the last"},
+      {"attention_empty_partition_unwritten", "S26", "a partition without keys is not written"},
   };
   return stage;
 }

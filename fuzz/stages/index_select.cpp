@@ -440,6 +440,7 @@ Stage index_select_stage() {
       {"select_unused_slots_minus_one", "S12", "slots without a block hold -1"},
       {"select_table_of_row_0", "T01", "pages of the first row's table"},
       {"select_context_of_last_row", "T11", "every row is as long as its request's last row"},
+      {"select_empty_row_unwritten", "S26", "a row without tokens is not written"},
       {"candidates_of_next_rank", "T19", "a rank brings its neighbour's blocks"},
       {"merge_last_rank_ignored", "T19", "the last rank's candidates are not merged"},
   };

@@ -432,6 +432,7 @@ Stage sparse_block_table_stage() {
   };
   stage.mutants = {
       {"sparse_table_no_empty_row_guard", "S01", "a row without tokens keeps its stale selection"},
+      {"sparse_table_empty_row_unwritten", "S26", "a row without tokens is not written"},
       {"sparse_table_fill_power_of_two", "S02",
        "zero fill to the next power of two overruns the row"},
       {"sparse_table_future_block_full", "S03", "a block beyond the causal limit counts as full"},
