@@ -2,6 +2,8 @@
 // computed, and where arguments wait.
 #pragma once
 
+#include <cstdint>
+
 #include "device/simt.hpp"
 
 // Compilers have these pragmas under three names.
@@ -24,6 +26,14 @@ namespace monoref::kernels {
 /// compiler for AMD puts off the fmas to the end, and runs out of registers for what they wait
 /// with.
 MONOREF_DEVICE void compute_here([[maybe_unused]] float& value) {
+#if defined(__HIP__)
+  __asm__ volatile("" : "+v"(value));
+#endif
+}
+
+/// The same for an integer. Of one that does not change in a loop, what is worked out from it is
+/// not worked out before the loop, to be kept there.
+MONOREF_DEVICE void compute_here([[maybe_unused]] std::int32_t& value) {
 #if defined(__HIP__)
   __asm__ volatile("" : "+v"(value));
 #endif
