@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "reference/arithmetic/constants.hpp"
 #include "reference/contract.hpp"
 #include "reference/fp8_rules.hpp"
 
@@ -13,8 +14,6 @@ namespace monoref {
 /// Keys of one wave in the sums over p and over p * v, and the score of a masked key.
 inline constexpr std::size_t kWaveKeys = 32;
 inline constexpr float kMaskedScore = -3.4e38f;
-/// log2(e) in binary32.
-inline constexpr float kLog2E = 0x1.715476p+0f;
 
 /// A contract's choices with the scales of one kv head, as numbers.
 struct AttentionRules {

@@ -1,9 +1,9 @@
 #include "reference/index_select.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
+#include "reference/arithmetic/ordered_bits.hpp"
 #include "reference/index_score.hpp"
 #include "reference/stage_checks.hpp"
 
@@ -142,8 +142,7 @@ std::int32_t sorting_key(float score, const Contract& contract) {
                                                       : -1e30f;
   }
   if (score == 0 && contract.zero_score == ZeroScore::kEqual) score = 0.0f;
-  const auto bits = std::bit_cast<std::int32_t>(score);
-  return bits < 0 ? bits ^ std::numeric_limits<std::int32_t>::max() : bits;
+  return ordered_bits(score);
 }
 
 IndexSelectShape index_select_shape(const IndexSelectInput& input) {
