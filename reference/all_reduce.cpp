@@ -1,0 +1,99 @@
+#include "reference/all_reduce.hpp"
+
+#include <vector>
+
+#include "reference/arithmetic/reduce.hpp"
+#include "reference/formats/convert.hpp"
+#include "reference/stage_checks.hpp"
+
+namespace monoref {
+namespace {
+
+using Dims = std::array<std::int64_t, 3>;
+
+std::int64_t phases_in_use(const AllReduceInput& input) {
+  return reduces_by_owner(input.partials.dim(1), input.owner_from) ? kReducePhases : 1;
+}
+
+/// int32(flag - tag) < 0, without the overflow of signed numbers.
+bool is_before(std::int32_t flag, std::int32_t tag) {
+  const auto distance = static_cast<std::uint32_t>(flag) - static_cast<std::uint32_t>(tag);
+  return static_cast<std::int32_t>(distance) < 0;
+}
+
+/// Calls `use` with the index of every flag of the phases in use.
+template <class Use>
+void for_each_flag(const AllReduceInput& input, Use use) {
+  for (std::int64_t phase = 0; phase < phases_in_use(input); ++phase)
+    for (std::int64_t owner = 0; owner < input.flags.dim(1); ++owner)
+      for (std::int64_t sender = 0; sender < input.flags.dim(2); ++sender)
+        for (std::int64_t channel = 0; channel < input.flags.dim(3); ++channel)
+          use(phase, owner, sender, channel);
+}
+
+void check_flags(const AllReduceInput& input, std::int64_t ranks) {
+  const std::int64_t channels = input.flags.dim(3);
+  require_dims("all_reduce: flags", input.flags, {kReducePhases, ranks, ranks, channels});
+  if (channels < 1) refuse("all_reduce: flags has {} channels, must have at least 1", channels);
+  for_each_flag(input, [&](auto... at) {
+    if (!is_before(input.flags(at...), input.tag))
+      refuse("all_reduce: flags{} is {}, must be before tag {}",
+             fmt::format("[{}][{}][{}][{}]", at...), input.flags(at...), input.tag);
+  });
+}
+
+/// The rank that the sum of an element starts with.
+std::int64_t first_rank(const AllReduceInput& input, std::int64_t row, std::int64_t element) {
+  if (input.contract.all_reduce_order == AllReduceOrder::kRankOrder) return 0;
+  const auto& p = input.partials;
+  const std::int64_t packs_a_segment = p.dim(1) * p.dim(2) / kReducePack / p.dim(0);
+  return (row * p.dim(2) + element) / kReducePack / packs_a_segment;
+}
+
+std::uint16_t sum_of(const AllReduceInput& input, std::int64_t row, std::int64_t element) {
+  const std::int64_t ranks = input.partials.dim(0);
+  const std::int64_t first = first_rank(input, row, element);
+  std::array<float, kReduceMaxRanks> terms{};
+  for (std::int64_t i = 0; i < ranks; ++i)
+    terms[static_cast<std::size_t>(i)] =
+        float_from_bf16(input.partials((first + i) % ranks, row, element));
+  return bf16_from_float(
+      sum_in_order(std::span(terms).first(static_cast<std::size_t>(ranks)), SumStart::kZero));
+}
+
+}  // namespace
+
+Dims all_reduce_shape(const AllReduceInput& input) {
+  const Dims dims{input.partials.dim(0), input.partials.dim(1), input.partials.dim(2)};
+  const auto& [ranks, rows, hidden] = dims;
+  if (ranks < 1 || ranks > kReduceMaxRanks)
+    refuse("all_reduce: partials has {} ranks, must have 1 to {}", ranks, kReduceMaxRanks);
+  if (hidden < kReducePack || hidden % kReducePack != 0)
+    refuse("all_reduce: hidden is {}, must be a multiple of {}", hidden, kReducePack);
+  if (input.owner_from < 1)
+    refuse("all_reduce: owner_from is {}, must be at least 1", input.owner_from);
+  if (input.contract.all_reduce_order == AllReduceOrder::kRotated &&
+      rows * hidden / kReducePack % ranks != 0)
+    refuse("all_reduce: partials has {} packs of {} a rank, must be a multiple of {} ranks",
+           rows * hidden / kReducePack, kReducePack, ranks);
+  check_flags(input, ranks);
+  return dims;
+}
+
+void all_reduce(const AllReduceInput& input, const AllReduceOutput& output) {
+  const Dims dims = all_reduce_shape(input);
+  const auto& [ranks, rows, hidden] = dims;
+  require_dims("all_reduce: output sum", output.sum, dims);
+  require_dims("all_reduce: output flags", output.flags,
+               {kReducePhases, ranks, ranks, input.flags.dim(3)});
+  require_dims("all_reduce: output status", output.status, {ranks});
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t element = 0; element < hidden; ++element) {
+      const std::uint16_t sum = sum_of(input, row, element);
+      for (std::int64_t rank = 0; rank < ranks; ++rank) output.sum(rank, row, element) = sum;
+    }
+  for_each_flag(input, [&](auto... at) { output.flags(at...) = input.tag; });
+  for (std::int64_t rank = 0; rank < ranks; ++rank) output.status(rank) = 0;
+}
+
+}  // namespace monoref
