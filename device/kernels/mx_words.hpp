@@ -1,0 +1,138 @@
+// MX operands in inner loops: codes of E4M3FN or packed E2M1, of which 32 neighbours in k share one
+// E8M0 scale (mono-decode sections 7 and 10, upstream-semantics section 7.4).
+//
+// An operand is its code times its scale, one binary32 product. As in e4m3_words.hpp, a code's
+// fields put where binary32 has its own are a number, the code's value times a power of two, and
+// that power is made good by the factor that brings the scale:
+//
+//             field value        power of the factor   fields that are binary32 subnormals
+//   E4M3FN    value * 2^-120     scale byte - 7        codes without exponent
+//   E2M1      value * 2^-126     scale byte - 1        +-0.5
+//
+// A field value is exact, so field * factor is rounded as value * scale is: not at all, unless the
+// result is subnormal or too large. A power above 127 is split into two factors, of which the first
+// cannot round or overflow.
+#pragma once
+
+#include <cstdint>
+
+#include "device/kernels/arithmetic.hpp"
+#include "device/kernels/e4m3_words.hpp"
+#include "device/kernels/number_formats.hpp"
+#include "device/kernels/registers.hpp"
+#include "device/simt.hpp"
+
+namespace monoref::kernels {
+namespace {  // each variant of a kernel has its own
+
+constexpr int kMxBlock = 32;  ///< values that share a scale
+
+/// Values of a kernel's `e8m0_zero` parameter: what scale byte 0 stands for.
+constexpr std::int32_t kE8m0ZeroSmallest = 0;  ///< 2^-127
+constexpr std::int32_t kE8m0ZeroZero = 1;      ///< 0
+
+constexpr std::uint32_t kE8m0Nan = 255;
+
+/// What field values are multiplied by, one after the other; the second is 1 but for scales beyond
+/// those of any model, and NaN, as the first, for scale byte 255.
+struct MxFactor {
+  float first, second;
+
+  MONOREF_MEMBER bool is_plain() const { return second == 1.0F; }
+};
+
+/// The factor for the field values of E2M1 or E4M3FN under a scale byte.
+template <bool fp4>
+MONOREF_DEVICE MxFactor mx_factor(std::uint32_t byte, std::int32_t e8m0_zero) {
+  constexpr std::int32_t kFieldPower = fp4 ? 1 : 7;
+  if (byte == kE8m0Nan) {
+    const float nan = simt::bit_cast<float>(MONOREF_FAULT(mx_byte_255_as_inf) ? kInfinityBits
+                                                                              : kCanonicalNanBits);
+    return {nan, nan};
+  }
+  const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero || MONOREF_FAULT(mx_byte_0_as_0));
+  const std::int32_t power = static_cast<std::int32_t>(byte) - kFieldPower;
+  if (power > 127) return {power_of_two(127), power_of_two(power - 127)};
+  return {zero ? 0.0F : power_of_two(power), 1.0F};
+}
+
+/// The field value of E2M1 code `i` of a word, counted from its low end.
+MONOREF_DEVICE float fp4_field(std::uint32_t word, int i) {
+  if (MONOREF_FAULT(mx_nibbles_swapped)) i ^= 1;
+  // Shifting the sign down with the code leaves it in place as well: one mask takes both.
+  const auto top = static_cast<std::int32_t>(word << (28 - 4 * i));
+  return simt::bit_cast<float>(static_cast<std::uint32_t>(top >> 6) & 0x81C00000);
+}
+
+/// The field value of E4M3FN code `i` of a word; of a NaN code, not NaN.
+MONOREF_DEVICE float fp8_field(std::uint32_t word, int i) {
+  const auto top = static_cast<std::int32_t>(word << (24 - 8 * i));
+  return simt::bit_cast<float>(static_cast<std::uint32_t>(top >> 4) & 0x87F00000);
+}
+
+MONOREF_DEVICE bool fp8_is_nan(std::uint32_t word, int i) {
+  return (word >> 8 * i & 0x7F) == 0x7F;
+}
+
+/// True if one of 16 E4M3FN codes is NaN: only then adding 1 to a code's low seven bits carries.
+MONOREF_DEVICE bool any_fp8_nan(const simt::Vec16& codes) {
+  std::uint32_t carries = 0;
+  for (const std::uint32_t word : codes.word) carries |= (word & 0x7F7F7F7F) + 0x01010101;
+  return (carries & 0x80808080) != 0;
+}
+
+/// 16 bytes of codes of one block, with what its scale says.
+template <bool fp4>
+struct MxRun {
+  static constexpr int kWordCodes = fp4 ? 8 : 4;
+  static constexpr int kCodes = 4 * kWordCodes;
+
+  simt::Vec16 codes;
+  MxFactor factor;
+  bool plain;  ///< no NaN, and one factor
+
+  MONOREF_MEMBER MxRun(const simt::Vec16& run_codes, std::uint32_t scale, std::int32_t e8m0_zero)
+      : codes(run_codes), factor(mx_factor<fp4>(scale, e8m0_zero)), plain(factor.is_plain()) {
+    if (!fp4 && any_fp8_nan(codes)) plain = false;
+  }
+
+  /// The operands of word `i`.
+  MONOREF_MEMBER void operands(int i, float (&values)[kWordCodes]) const {
+    MONOREF_UNROLL
+    for (int j = 0; j < kWordCodes; ++j)
+      values[j] = (fp4 ? fp4_field(codes.word[i], j) : fp8_field(codes.word[i], j)) * factor.first;
+    if (plain) return;
+    MONOREF_UNROLL
+    for (int j = 0; j < kWordCodes; ++j) {
+      values[j] *= factor.second;
+      if (!fp4 && fp8_is_nan(codes.word[i], j))
+        values[j] = simt::bit_cast<float>(kCanonicalNanBits);
+    }
+  }
+};
+
+/// Decodes 16 E4M3FN codes of one block into operands, at a multiple of 16 bytes.
+MONOREF_DEVICE void stage_mx_run(const simt::Vec16& codes, std::uint32_t scale,
+                                 std::int32_t e8m0_zero, float* to) {
+  const MxRun<false> run(codes, scale, e8m0_zero);
+  MONOREF_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    Four numbers;
+    run.operands(i, numbers.value);
+    store_staged(to + 4 * i, numbers);
+  }
+}
+
+/// Where the scale of (row, block) lies under shuffle_scale: view [rows / 32, 2, 16, columns / 8,
+/// 2, 4] permuted (0, 3, 5, 2, 4, 1); `columns` a multiple of 8.
+MONOREF_DEVICE std::int64_t shuffled_scale_at(std::int64_t row, std::int32_t block,
+                                              std::int32_t columns) {
+  if (MONOREF_FAULT(mx_scales_not_shuffled)) return row * columns + block;
+  if (MONOREF_FAULT(mx_scale_of_other_tile)) row ^= 16;
+  if (MONOREF_FAULT(mx_scale_halves_swapped)) block ^= 4;
+  return row / 32 * 32 * columns + block / 8 * 256 + block % 4 * 64 + row % 16 * 4 +
+         block % 8 / 4 * 2 + row % 32 / 16;
+}
+
+}  // namespace
+}  // namespace monoref::kernels
