@@ -38,6 +38,11 @@ constinit thread_local monoref::simt::host::Index3 gridDim;
 constinit thread_local std::uint32_t monoref::simt::host::linear_thread_index = 0;
 constinit thread_local void* monoref::simt::host::dynamic_shared_memory = nullptr;
 constinit std::uint64_t monoref::simt::host::active_fault = 0;
+#if defined(__x86_64__)
+const bool monoref::simt::host::has_fma_instruction = __builtin_cpu_supports("fma") != 0;
+#else
+const bool monoref::simt::host::has_fma_instruction = true;
+#endif
 
 namespace monoref::device {
 
