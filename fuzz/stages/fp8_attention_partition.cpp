@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/kv_content.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/fp8_rules.hpp"
 
@@ -104,11 +105,21 @@ KvPageShape page_shape(const Contract& contract, const Sizes& sizes, std::int64_
           .head_dim = sizes.head_dim};
 }
 
-/// One element of K or V by the named content.
-std::uint8_t element_code(std::string_view kind, const FloatFormat& format, CounterRandom& random) {
-  if (kind == "coarse") return static_cast<std::uint8_t>(0x30 + 8 * random.below(3));
-  if (kind == "zero") return 0;
-  return draw_code(format, kind == "special" && random.once_in(512), random);
+/// What elements of K and V look like; the words of `codes_dimension`.
+enum class Codes : std::uint8_t {
+  kAny,     ///< numbers
+  kCoarse,  ///< three powers of 2
+  kZero,
+  kSpecial,  ///< numbers, and a NaN here and there
+};
+Dimension codes_dimension(std::string_view name, std::string_view meaning) {
+  return Dimension::choice(name, {"any", "coarse", "zero", "special"}, meaning);
+}
+
+std::uint8_t element_code(Codes kind, const FloatFormat& format, CounterRandom& random) {
+  if (kind == Codes::kCoarse) return static_cast<std::uint8_t>(0x30 + 8 * random.below(3));
+  if (kind == Codes::kZero) return 0;
+  return draw_code(format, kind == Codes::kSpecial && random.once_in(512), random);
 }
 
 /// Caches whose unowned bytes are NaN, or, where V past the context counts, mostly numbers.
@@ -131,12 +142,15 @@ class Caches {
     fill_unowned(k_, random);
     fill_unowned(v_, random);
     const FloatFormat& format = float_format(k_.type());
-    for (const auto& [head, slot] : owned)
+    const auto k_content = static_cast<Codes>(params["k_content"]);
+    const auto v_content = static_cast<Codes>(params["v_content"]);
+    for (const auto& [head, slot] : owned) {
+      const KeyBytes key(shape_, slot, head);
       for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
-        const KvElement element{slot, head, d};
-        k_at(element) = std::byte{element_code(params.word("k_content"), format, random)};
-        v_at(element) = std::byte{element_code(params.word("v_content"), format, random)};
+        k_at(key, d) = std::byte{element_code(k_content, format, random)};
+        v_at(key, d) = std::byte{element_code(v_content, format, random)};
       }
+    }
     if (params["mirrored"] != 0) mirror(owned);
   }
 
@@ -146,10 +160,10 @@ class Caches {
   }
 
  private:
-  std::byte& k_at(const KvElement& element) { return k_.base()[k_byte(shape_, element)]; }
-  std::byte& v_at(const KvElement& element) {
+  std::byte& k_at(const KeyBytes& key, std::int64_t dim) { return k_.base()[key.k(dim)]; }
+  std::byte& v_at(const KeyBytes& key, std::int64_t dim) {
     Tensor& cache = shape_.layout == KvLayout::kDense ? v_ : k_;
-    return cache.base()[shape_.v_view_offset() + v_byte(shape_, element)];
+    return cache.base()[shape_.v_view_offset() + key.v(dim)];
   }
 
   /// Every other wave repeats the keys of the one before it from the last to the first, with values
@@ -158,10 +172,11 @@ class Caches {
     for (const auto& [head, slot] : owned) {
       const std::int64_t from = slot / 64 * 64 + 63 - slot % 64;
       if (slot % 64 < 32 || !owned.contains({head, from})) continue;
+      const KeyBytes key(shape_, slot, head), other(shape_, from, head);
       for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
-        k_at({slot, head, d}) = k_at({from, head, d});
-        const std::byte value = v_at({from, head, d});
-        v_at({slot, head, d}) = value == std::byte{0} ? value : value ^ std::byte{0x80};
+        k_at(key, d) = k_at(other, d);
+        const std::byte value = v_at(other, d);
+        v_at(key, d) = value == std::byte{0} ? value : value ^ std::byte{0x80};
       }
     }
   }
@@ -387,35 +402,33 @@ Tensor doubled(const Tensor& scale) {
   return twice;
 }
 
-/// Twice the scale of V is twice o, exactly, unless it leaves the normal numbers; m and l stay. And
-/// a factor of 2 in the scale of K is the same factor in sm_scale (bug case F10).
-std::optional<std::string> scales_apply_once(const Case& item, const Outputs& out,
+/// Twice both scales is twice sm_scale and twice o, exactly, unless o leaves the normal numbers:
+/// the scale of K is a factor of the scores alone, that of V of o alone (bug case F10).
+std::optional<std::string> scales_apply_once(const Case& item, const Outputs&,
                                              const Evaluate& evaluate) {
   if (item.find_input("v_scale") == nullptr) return std::nullopt;
-  Case other = item;
-  replace_input(other, "v_scale", doubled(item.input("v_scale")));
-  const Outputs twice = evaluate(other);
-  if (!same_bits(out, twice, "m") || !same_bits(out, twice, "l"))
-    return "m or l depends on the scale of V";
-  const Tensor& once = output(out, "o");
+  Case by_scales = item;
+  for (const char* name : {"k_scale", "v_scale"})
+    replace_input(by_scales, name, doubled(item.input(name)));
+  Case by_sm = item;
+  for (NamedScalar& scalar : by_sm.scalars)
+    if (scalar.name == "sm_scale") scalar.value = 2 * item.real("sm_scale");
+  const Outputs twice = evaluate(by_scales);
+  const Outputs of_sm = evaluate(by_sm);
+  for (const char* name : {"m", "l"})
+    if (!same_bits(twice, of_sm, name))
+      return fmt::format("{} tells twice the scales of K and V from twice sm_scale", name);
+  const Tensor& once = output(of_sm, "o");
   for (std::int64_t i = 0; i < once.layout().elements(); ++i) {
     const auto code = reinterpret_cast<const std::uint16_t*>(once.base())[i];
     const auto got = reinterpret_cast<const std::uint16_t*>(output(twice, "o").base())[i];
     const int exponent = code >> 7 & 0xFF;
     if (exponent > 0 && exponent < 254 && got != code + 0x80)
-      return fmt::format("element {} of o is {:04x}, and {:04x} at twice the scale of V", i, code,
-                         got);
+      return fmt::format(
+          "element {} of o is {:04x} at twice sm_scale, and {:04x} at twice the"
+          " scales of K and V",
+          i, code, got);
   }
-  Case by_k = item;
-  replace_input(by_k, "k_scale", doubled(item.input("k_scale")));
-  Case by_sm = item;
-  for (NamedScalar& scalar : by_sm.scalars)
-    if (scalar.name == "sm_scale") scalar.value = 2 * item.real("sm_scale");
-  const Outputs first = evaluate(by_k);
-  const Outputs second = evaluate(by_sm);
-  for (const char* name : {"o", "m", "l"})
-    if (!same_bits(first, second, name))
-      return fmt::format("{} tells twice the scale of K from twice sm_scale", name);
   return std::nullopt;
 }
 
@@ -465,8 +478,8 @@ Stage fp8_attention_partition_stage() {
       {"sm_scale", 0, 0, 3, {}, {}, "which scale of the scores"},
       Dimension::choice("scales", {"absent", "ones", "powers", "odd"}, "scales of K and V"),
       floats_dimension("q_content", "queries"),
-      Dimension::choice("k_content", {"any", "coarse", "zero", "special"}, "keys"),
-      Dimension::choice("v_content", {"any", "coarse", "zero", "special"}, "values"),
+      codes_dimension("k_content", "keys"),
+      codes_dimension("v_content", "values"),
       {"mirrored", 0, 0, 1, {}, {}, "values cancel, so that the order of sums shows"},
       Dimension::choice("unused_pages", {"zero", "poison"}, "table entries past the context"),
       [] {

@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/kv_content.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/attention_merge.hpp"
 #include "reference/fp8_attention_partition.hpp"
@@ -81,11 +82,10 @@ void add_kv_caches(Case& item, const Blocks& blocks, const FloatFormat& format, 
   v.fill_bytes(std::byte{static_cast<std::uint8_t>(format.canonical_nan())});
   Tensor& v_side = dense ? v : k;
   for_each_owned_key(blocks, [&](std::int64_t slot) {
+    const KeyBytes key(shape, slot, 0);
     for (std::int64_t d = 0; d < kHeadDim; ++d) {
-      const KvElement element{slot, 0, d};
-      k.base()[k_byte(shape, element)] = std::byte{draw_code(format, false, random)};
-      v_side.base()[shape.v_view_offset() + v_byte(shape, element)] =
-          std::byte{draw_code(format, false, random)};
+      k.base()[key.k(d)] = std::byte{draw_code(format, false, random)};
+      v_side.base()[shape.v_view_offset() + key.v(d)] = std::byte{draw_code(format, false, random)};
     }
   });
   item.inputs.push_back({"k_cache", std::move(k)});
