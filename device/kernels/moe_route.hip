@@ -67,7 +67,6 @@ MONOREF_DEVICE float score_of(const Routing& routing, float logit) {
 MONOREF_DEVICE std::int32_t sort_key(const Routing& routing, float key) {
   if (MONOREF_FAULT(route_key_plain_bits)) return simt::bit_cast<std::int32_t>(canonical(key));
   if (key != key) {
-    if (MONOREF_FAULT(route_nan_is_nobody)) return INT32_MIN;
     return routing.nan_first != MONOREF_FAULT(route_nan_swapped) ? INT32_MAX
                                                                  : INT32_MIN + kPackedExperts;
   }
@@ -146,6 +145,8 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
     const std::int32_t expert = simt::lane() + i * simt::kWave;
     const std::int32_t key = key_of_expert(routing, logits, expert < last ? expert : last);
     keys[i] = expert <= last ? order.key_of(key, expert) : Keys::kNobody;
+    if (MONOREF_FAULT(route_nan_is_nobody) && key == INT32_MIN + kPackedExperts)
+      keys[i] = Keys::kNobody;
   }
   std::int32_t selected = 0;
   for (int place = 0; place < routing.topk; ++place) {
