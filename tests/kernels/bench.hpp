@@ -50,6 +50,12 @@ class KernelBench {
     ASSERT_EQ(damage, "") << kernel;
   }
 
+  /// Where a buffer lies, for an argument that names several. All buffers have been added.
+  void* address(Buffer buffer) {
+    place();
+    return backend_->address(buffer.index);
+  }
+
   template <class T>
   std::vector<T> read(Buffer buffer) {
     std::vector<T> values(images_[buffer.index].size() / sizeof(T));
