@@ -1,5 +1,6 @@
 #include "reference/all_reduce.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "reference/arithmetic/reduce.hpp"
@@ -21,21 +22,22 @@ bool is_before(std::int32_t flag, std::int32_t tag) {
   return static_cast<std::int32_t>(distance) < 0;
 }
 
-/// Calls `use` with the index of every flag of the phases in use.
+/// Calls `use` with the index of every flag that `senders` ranks store in `phases` phases.
 template <class Use>
-void for_each_flag(const AllReduceInput& input, Use use) {
-  for (std::int64_t phase = 0; phase < phases_in_use(input); ++phase)
-    for (std::int64_t owner = 0; owner < input.flags.dim(1); ++owner)
-      for (std::int64_t sender = 0; sender < input.flags.dim(2); ++sender)
+void for_each_flag(const AllReduceInput& input, std::int64_t phases, std::int64_t senders,
+                   Use use) {
+  for (std::int64_t phase = 0; phase < phases; ++phase)
+    for (std::int64_t mailbox = 0; mailbox < input.flags.dim(1); ++mailbox)
+      for (std::int64_t sender = 0; sender < senders; ++sender)
         for (std::int64_t channel = 0; channel < input.flags.dim(3); ++channel)
-          use(phase, owner, sender, channel);
+          use(phase, mailbox, sender, channel);
 }
 
 void check_flags(const AllReduceInput& input, std::int64_t ranks) {
   const std::int64_t channels = input.flags.dim(3);
   require_dims("all_reduce: flags", input.flags, {kReducePhases, ranks, ranks, channels});
   if (channels < 1) refuse("all_reduce: flags has {} channels, must have at least 1", channels);
-  for_each_flag(input, [&](auto... at) {
+  for_each_flag(input, phases_in_use(input), ranks, [&](auto... at) {
     if (!is_before(input.flags(at...), input.tag))
       refuse("all_reduce: flags{} is {}, must be before tag {}",
              fmt::format("[{}][{}][{}][{}]", at...), input.flags(at...), input.tag);
@@ -46,8 +48,10 @@ void check_flags(const AllReduceInput& input, std::int64_t ranks) {
 std::int64_t first_rank(const AllReduceInput& input, std::int64_t row, std::int64_t element) {
   if (input.contract.all_reduce_order == AllReduceOrder::kRankOrder) return 0;
   const auto& p = input.partials;
+  const std::int64_t last = p.dim(0) - 1;
   const std::int64_t packs_a_segment = p.dim(1) * p.dim(2) / kReducePack / p.dim(0);
-  return (row * p.dim(2) + element) / kReducePack / packs_a_segment;
+  if (packs_a_segment == 0) return last;
+  return std::min((row * p.dim(2) + element) / kReducePack / packs_a_segment, last);
 }
 
 std::uint16_t sum_of(const AllReduceInput& input, std::int64_t row, std::int64_t element) {
@@ -61,6 +65,15 @@ std::uint16_t sum_of(const AllReduceInput& input, std::int64_t row, std::int64_t
       sum_in_order(std::span(terms).first(static_cast<std::size_t>(ranks)), SumStart::kZero));
 }
 
+void write_sums(const AllReduceInput& input, const AllReduceOutput& output) {
+  for (std::int64_t row = 0; row < output.sum.dim(1); ++row)
+    for (std::int64_t element = 0; element < output.sum.dim(2); ++element) {
+      const std::uint16_t sum = sum_of(input, row, element);
+      for (std::int64_t rank = 0; rank < output.sum.dim(0); ++rank)
+        output.sum(rank, row, element) = sum;
+    }
+}
+
 }  // namespace
 
 Dims all_reduce_shape(const AllReduceInput& input) {
@@ -72,10 +85,8 @@ Dims all_reduce_shape(const AllReduceInput& input) {
     refuse("all_reduce: hidden is {}, must be a multiple of {}", hidden, kReducePack);
   if (input.owner_from < 1)
     refuse("all_reduce: owner_from is {}, must be at least 1", input.owner_from);
-  if (input.contract.all_reduce_order == AllReduceOrder::kRotated &&
-      rows * hidden / kReducePack % ranks != 0)
-    refuse("all_reduce: partials has {} packs of {} a rank, must be a multiple of {} ranks",
-           rows * hidden / kReducePack, kReducePack, ranks);
+  if (input.absent < 0 || input.absent >= ranks)
+    refuse("all_reduce: absent is {}, must be 0 to {}", input.absent, ranks - 1);
   check_flags(input, ranks);
   return dims;
 }
@@ -86,14 +97,13 @@ void all_reduce(const AllReduceInput& input, const AllReduceOutput& output) {
   require_dims("all_reduce: output sum", output.sum, dims);
   require_dims("all_reduce: output flags", output.flags,
                {kReducePhases, ranks, ranks, input.flags.dim(3)});
-  require_dims("all_reduce: output status", output.status, {ranks});
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t element = 0; element < hidden; ++element) {
-      const std::uint16_t sum = sum_of(input, row, element);
-      for (std::int64_t rank = 0; rank < ranks; ++rank) output.sum(rank, row, element) = sum;
-    }
-  for_each_flag(input, [&](auto... at) { output.flags(at...) = input.tag; });
-  for (std::int64_t rank = 0; rank < ranks; ++rank) output.status(rank) = 0;
+  require_dims("all_reduce: output status", output.status, {ranks - input.absent});
+  const bool complete = input.absent == 0;
+  for_each_flag(input, complete ? phases_in_use(input) : 1, ranks - input.absent,
+                [&](auto... at) { output.flags(at...) = input.tag; });
+  for (std::int64_t rank = 0; rank < ranks - input.absent; ++rank)
+    output.status(rank) = complete ? 0 : static_cast<std::int32_t>(1 + ranks - input.absent);
+  if (complete) write_sums(input, output);
 }
 
 }  // namespace monoref

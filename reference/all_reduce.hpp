@@ -24,13 +24,14 @@ struct AllReduceInput {
   View<const std::int32_t, 4> flags;
   std::int32_t tag = 0;                        ///< of this reduction; tags count on and wrap around
   std::int64_t owner_from = kReduceOwnerFrom;  ///< rows from which the owner form is used
+  std::int64_t absent = 0;                     ///< ranks, the last ones, that never come
   Contract contract{};
 };
 
 struct AllReduceOutput {
   View<std::uint16_t, 3> sum;    ///< [ranks, rows, hidden] BF16, each rank's own copy
   View<std::int32_t, 4> flags;   ///< as the input, and what the ranks stored
-  View<std::int32_t, 1> status;  ///< [ranks]: 0 done, 1 + p gave up waiting for peer p
+  View<std::int32_t, 1> status;  ///< [ranks - absent]: 0 done, 1 + p gave up waiting for rank p
 };
 
 /// Whether a step of so many rows is reduced by owners (mono-decode section 7).
@@ -41,10 +42,9 @@ constexpr bool reduces_by_owner(std::int64_t rows, std::int64_t owner_from) {
 /// The dims [ranks, rows, hidden] of the sums.
 ///
 /// Refuses: ranks outside 1 to 8; hidden that is not a multiple of 8 (a pack); owner_from below 1;
-/// flags of other dims, or without channels; under the rotated order, packs that do not come out
-/// even over the ranks; and a flag of a phase in use that is not before the tag. Before means
-/// int32(flag - tag) < 0, so that tags may wrap around: a later flag would let a rank read what its
-/// peer has not written yet.
+/// absent outside 0 to ranks - 1; flags of other dims, or without channels; and a flag of a phase
+/// in use that is not before the tag. Before means int32(flag - tag) < 0, so that tags may wrap
+/// around: a later flag would let a rank read what its peer has not written yet.
 std::array<std::int64_t, 3> all_reduce_shape(const AllReduceInput& input);
 
 /// Per element, in binary32 (mono-decode sections 7 and 10):
@@ -56,12 +56,14 @@ std::array<std::int64_t, 3> all_reduce_shape(const AllReduceInput& input);
 /// Adding to 0 makes a sum of -0 alone +0.
 ///
 /// Under the contract's rotated order (upstream-semantics section 3.2) the packs of the flat tensor
-/// [rows * hidden] are cut into `ranks` equal segments, and segment s starts at rank s and wraps:
-/// s, s + 1, .., s - 1.
+/// [rows * hidden] are cut into `ranks` equal segments, the last one with what is left over, and
+/// segment s starts at rank s and wraps: s, s + 1, .., s - 1.
 ///
 /// Every rank stores the tag in all channels of all mailboxes, its own included: in phase 0, and
-/// in the owner form in phase 1 too. The direct form leaves phase 1 as it is. Nobody gives up here:
-/// the status is 0 everywhere.
+/// in the owner form in phase 1 too. The direct form leaves phase 1 as it is. The status is 0.
+///
+/// Where ranks never come, the others store the tag in phase 0, wait up to a limit of their own,
+/// and give up: their status is 1 + the lowest rank that is absent, and no sum is written.
 ///
 /// Refuses what the shape function refuses and outputs of other dims, before it writes anything.
 void all_reduce(const AllReduceInput& input, const AllReduceOutput& output);

@@ -32,12 +32,13 @@ struct Reduction {
   std::int64_t channels = 2;
   std::int32_t tag = 7;
   std::int64_t owner_from = 12;
+  std::int64_t absent = 0;
   Contract contract{};
   Tensor partials{DType::kBFloat16, Layout::dense({ranks, rows, hidden})};
   Tensor flags = Tensor::of(DType::kInt32, {2, ranks, ranks, channels},
                             std::vector<std::int32_t>(flag_count(), 6));
   Tensor sum = poisoned(DType::kBFloat16, Layout::dense({ranks, rows, hidden}));
-  Tensor status = poisoned(DType::kInt32, Layout::dense({ranks}));
+  Tensor status = poisoned(DType::kInt32, Layout::dense({ranks - absent}));
 
   std::size_t flag_count() const { return static_cast<std::size_t>(2 * ranks * ranks * channels); }
   void set(std::int64_t rank, std::int64_t row, std::int64_t element, std::uint16_t code) {
@@ -49,7 +50,11 @@ struct Reduction {
       for (std::int64_t i = 0; i < hidden; ++i) set(rank, row, i, bf16(value));
   }
   AllReduceInput input() const {
-    return {partials.view<std::uint16_t, 3>(), flags.view<std::int32_t, 4>(), tag, owner_from,
+    return {partials.view<std::uint16_t, 3>(),
+            flags.view<std::int32_t, 4>(),
+            tag,
+            owner_from,
+            absent,
             contract};
   }
   Reduction& run() {
@@ -150,6 +155,25 @@ TEST(AllReduce, TheRotatedOrderStartsEachSegmentAtItsRank) {
   EXPECT_EQ(values(reduction.run().sum), repeated(bf16(0), 4 * 64)) << "rank order everywhere";
 }
 
+TEST(AllReduce, TheLastRotatedSegmentHasWhatIsLeftOver) {
+  // Three ranks hold 2^24, 1, -2^24. From rank 0 the one is lost; from rank 1, (1 - 2^24) + 2^24,
+  // and from rank 2, (-2^24 + 2^24) + 1, it is not. Five packs: segments of 1, 1 and 3.
+  Reduction reduction{.ranks = 3, .rows = 1, .hidden = 40};
+  reduction.fill(0, 0x1p24f);
+  reduction.fill(1, 1);
+  reduction.fill(2, -0x1p24f);
+  reduction.contract = Contract::parse("mono,all_reduce_order=rotated");
+  reduction.run();
+  const Numbers copy = testing::joined({repeated(bf16(0), 8), repeated(bf16(1), 8 + 24)});
+  EXPECT_EQ(values(reduction.sum), testing::joined({copy, copy, copy}));
+  // Fewer packs than ranks: all of them are the last segment's, and -2^24 + 2^24 comes first.
+  Reduction few{.ranks = 3, .rows = 1, .hidden = 16, .contract = reduction.contract};
+  few.fill(0, 0x1p24f);
+  few.fill(1, 1);
+  few.fill(2, -0x1p24f);
+  EXPECT_EQ(values(few.run().sum), repeated(bf16(1), 48));
+}
+
 TEST(AllReduce, OwnerFormGivesTheBitsOfTheDirectForm) {
   for (const std::int64_t ranks : {1, 2, 4, 5, 8}) {
     Reduction direct = random_reduction(ranks, 13, 24);
@@ -203,6 +227,21 @@ TEST(AllReduce, TheTagIsStoredInThePhasesThatAreUsed) {
   EXPECT_EQ(values(none.run().flags), testing::joined({repeated(7, 8), repeated(6, 8)}));
 }
 
+TEST(AllReduce, RanksThatWaitInVainNameTheAbsentAndWriteNoSum) {
+  for (const std::int64_t owner_from : {12, 1}) {
+    Reduction reduction{
+        .ranks = 3, .rows = 1, .hidden = 8, .channels = 1, .owner_from = owner_from, .absent = 2};
+    EXPECT_EQ(values(reduction.run().status), (Numbers{2}));
+    EXPECT_EQ(values(reduction.sum), repeated(0x5A5A, 24));
+    EXPECT_EQ(values(reduction.flags),
+              testing::joined({{7, 6, 6, 7, 6, 6, 7, 6, 6}, repeated(6, 9)}))
+        << "rank 0 told everybody, in phase 0";
+    Reduction last{
+        .ranks = 3, .rows = 1, .hidden = 8, .channels = 1, .owner_from = owner_from, .absent = 1};
+    EXPECT_EQ(values(last.run().status), (Numbers{3, 3}));
+  }
+}
+
 TEST(AllReduce, TagsWrapAround) {
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
@@ -253,9 +292,10 @@ TEST(AllReduce, Refusals) {
   reduction.owner_from = 0;
   EXPECT_EQ(reduction.refusal(), "all_reduce: owner_from is 0, must be at least 1");
   reduction.owner_from = 1;
-  reduction.contract.all_reduce_order = AllReduceOrder::kRotated;
-  EXPECT_EQ(reduction.refusal(),
-            "all_reduce: partials has 1 packs of 8 a rank, must be a multiple of 3 ranks");
+  for (const std::int64_t absent : {-1, 3}) {
+    reduction.absent = absent;
+    EXPECT_EQ(reduction.refusal(), fmt::format("all_reduce: absent is {}, must be 0 to 2", absent));
+  }
   Reduction channels{.ranks = 2, .rows = 1, .hidden = 8, .channels = 0};
   EXPECT_EQ(channels.refusal(), "all_reduce: flags has 0 channels, must have at least 1");
   Reduction flags = sized(2, 1, 8);
