@@ -8,7 +8,7 @@
           stage(qk_norm_rope) stage(kv_cache_insert) stage(index_score) stage(index_select)   \
               stage(fp8_attention_partition) stage(attention_merge) stage(row_quant)          \
                   stage(o_projection) stage(sparse_attention) stage(all_reduce) stage(router) \
-                      stage(context_parallel_lengths) stage(decode_expand)                    \
+                      stage(moe_route) stage(context_parallel_lengths) stage(decode_expand)   \
                           stage(compressed_slot_mapping) stage(prefill_chunk_split)           \
                               stage(prefill_chunk_metadata) stage(indexer_metadata_build)     \
                                   stage(glm5next_indexer)
