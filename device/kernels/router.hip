@@ -76,11 +76,7 @@ MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::ui
 /// This thread's part of the sum of squares: `count` elements of v from `owned` on.
 MONOREF_DEVICE float sum_of_squares(const float* owned, std::int32_t count) {
   float sum = 0.0F;
-  for (std::int32_t i = 0; i < count; ++i) {
-    const float value = owned[i];
-    sum =
-        MONOREF_FAULT(router_square_not_fused) ? sum + value * value : simt::fma(value, value, sum);
-  }
+  for (std::int32_t i = 0; i < count; ++i) sum = simt::fma(owned[i], owned[i], sum);
   return sum;
 }
 
