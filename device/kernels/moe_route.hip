@@ -170,6 +170,8 @@ MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t k
     return select_experts<kFew>(routing, PackedKeys{}, logits);
   const PlainKeys plain{keys == kKeysHigherId};
   if (routing.experts <= kPackedExperts) return select_experts<kFew>(routing, plain, logits);
+  if (routing.experts <= 2 * kPackedExperts)
+    return select_experts<2 * kFew>(routing, plain, logits);
   return select_experts<kMany>(routing, plain, logits);
 }
 

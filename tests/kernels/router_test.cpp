@@ -38,7 +38,7 @@ std::string launch_name(const ::testing::TestParamInfo<Launch>& launch) {
 }
 INSTANTIATE_TEST_SUITE_P(Grids, Router,
                          ::testing::Values(Launch{64, 1, 1, 64, 16}, Launch{64, 7, 2, 256, 16},
-                                           Launch{64, 3, 1, 192, 2}, Launch{32, 2, 1, 64, 16},
+                                           Launch{64, 3, 1, 192, 4}, Launch{32, 2, 1, 64, 16},
                                            Launch{32, 5, 3, 256, 4}),
                          launch_name);
 
@@ -338,7 +338,7 @@ Routes route_model(const RouteCase& c) {
 }
 
 Routes route_kernel(const RouteCase& c, const Launch& launch) {
-  KernelBench bench(launch.wave, launch.alignment == 2 ? 4 : launch.alignment);
+  KernelBench bench(launch.wave, launch.alignment);
   const auto logits = bench.add(c.logits), bias = bench.add(c.bias);
   const auto size = static_cast<std::size_t>(c.rows * c.slots());
   const auto ids = bench.add(std::vector<i32>(size, -7));
