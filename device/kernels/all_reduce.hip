@@ -40,7 +40,7 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-/// Value of `order`.
+/// Values of `order`.
 constexpr std::int32_t kOrderRankOrder = 0;
 constexpr std::int32_t kOrderRotated = 1;
 
@@ -120,8 +120,8 @@ MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int
   return *absent;
 }
 
-/// Says in the rank's status that it gave up waiting for `absent`. All blocks of a rank may; the
-/// first one, which makes the status zero before it tells anybody anything, is waited for.
+/// Says in the rank's status that it gave up waiting for `absent`. All blocks of a rank may do so,
+/// but not before block 0, which makes the status zero before it tells anybody anything.
 MONOREF_DEVICE void give_up(const Exchange& x, std::int32_t rank, std::int32_t absent,
                             std::int32_t* status) {
   if (threadIdx.x != 0) return;
