@@ -76,6 +76,7 @@ Difference describe(const OutputSpec& spec, const Tensor& expected, std::int64_t
   }
   difference.expected = element_text(expected, expected_offset);
   difference.got = element_text(got, got_offset);
+  difference.made_by = spec.made_by;
   return difference;
 }
 
@@ -138,7 +139,7 @@ class Comparison {
         static_cast<std::uint64_t>(std::max(std::int64_t{1}, expected_.layout().elements()));
     if (!result.first_difference)
       result.first_difference =
-          Difference{spec_.name, {}, shape_text(expected_), shape_text(got_), ""};
+          Difference{spec_.name, {}, shape_text(expected_), shape_text(got_), "", spec_.made_by};
   }
 
   static std::string shape_text(const Tensor& tensor) {

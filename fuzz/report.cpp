@@ -14,12 +14,13 @@ namespace {
 nlohmann::json difference_json(const Difference& difference) {
   nlohmann::json index = nlohmann::json::object();
   for (const auto& [axis, value] : difference.index) index[axis] = value;
-  return {
-      {"output", difference.output},
-      {"index", index},
-      {"expected", difference.expected},
-      {"got", difference.got},
-      {"bound", difference.bound.empty() ? nlohmann::json() : nlohmann::json(difference.bound)}};
+  return {{"output", difference.output},
+          {"index", index},
+          {"expected", difference.expected},
+          {"got", difference.got},
+          {"bound", difference.bound.empty() ? nlohmann::json() : nlohmann::json(difference.bound)},
+          {"made_by",
+           difference.made_by.empty() ? nlohmann::json() : nlohmann::json(difference.made_by)}};
 }
 
 nlohmann::json run_json(const RunResult& run) {

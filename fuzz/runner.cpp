@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "fuzz/chain.hpp"
 #include "fuzz/compare.hpp"
 
 namespace monoref {
@@ -198,6 +199,16 @@ Outputs evaluate_on(Runner& runner, const Stage& stage, const Case& item) {
   return with_host_outputs(std::move(run.outputs), run_reference(stage, item, specs));
 }
 
+/// Of a chain that went wrong: the same with nothing overwritten, so that the first difference lies
+/// in the output of the stage that made it.
+void find_first_stage(Runner& runner, const Stage& stage, const Case& item, RunResult& result) {
+  const Stage open = with_own_buffers(stage);
+  const auto specs = open.outputs(item);
+  RunResult again{.runner = result.runner, .wave = result.wave};
+  compare_with(specs, run_reference(open, item, specs), runner.run(open, item, specs), again);
+  if (again.first_difference) result.first_difference = again.first_difference;
+}
+
 void judge_runner(Runner& runner, const Stage& stage, const Case& item,
                   std::span<const OutputSpec> specs, const Outputs& expected,
                   const JudgeOptions& options, CaseResult& result) {
@@ -206,6 +217,7 @@ void judge_runner(Runner& runner, const Stage& stage, const Case& item,
   RunResult run{.runner = runner.name(), .wave = runner.wave()};
   RunOutputs got = runner.run(stage, item, asked);
   compare_with(asked, expected, got, run);
+  if (stage.chain && run.verdict == Verdict::kWrong) find_first_stage(runner, stage, item, run);
   const bool sound = !is_failure(run.verdict);
   result.runs.push_back(std::move(run));
   if (!sound) return;

@@ -4,20 +4,37 @@
 
 namespace monoref {
 
-bool Launcher::has(std::string_view name) const {
-  return std::any_of(buffers_.begin(), buffers_.end(),
-                     [&](const auto& buffer) { return buffer.first == name; });
+Launcher::Launcher(device::Backend& backend,
+                   const std::vector<std::pair<std::string, DType>>& buffers)
+    : backend_(backend) {
+  for (const auto& [name, type] : buffers) buffers_.push_back({name, type, buffers_.size()});
+}
+
+const Launcher::Buffer* Launcher::find(std::string_view name) const {
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                  [&](const Buffer& buffer) { return buffer.name == name; });
+  return found == buffers_.end() ? nullptr : &*found;
+}
+
+Launcher Launcher::renamed(const std::vector<Renamed>& names) const {
+  Launcher inner(backend_);
+  for (const Renamed& item : names) {
+    const Buffer* buffer = find(item.of);
+    if (buffer == nullptr) refuse("launch: there is no buffer '{}'", item.of);
+    inner.buffers_.push_back(
+        {item.name, buffer->type, buffer->index, buffer->offset + item.offset});
+  }
+  return inner;
 }
 
 void* Launcher::raw_address(std::string_view name, std::size_t element_size) const {
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    if (buffers_[i].first != name) continue;
-    if (dtype_size(buffers_[i].second) != element_size)
-      refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
-             dtype_name(buffers_[i].second), element_size);
-    return backend_.address(i);
-  }
-  refuse("launch: there is no buffer '{}'", name);
+  const Buffer* buffer = find(name);
+  if (buffer == nullptr) refuse("launch: there is no buffer '{}'", name);
+  if (dtype_size(buffer->type) != element_size)
+    refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
+           dtype_name(buffer->type), element_size);
+  return static_cast<std::byte*>(backend_.address(buffer->index)) +
+         buffer->offset * static_cast<std::int64_t>(element_size);
 }
 
 const Tensor& output(const Outputs& outputs, std::string_view name) {

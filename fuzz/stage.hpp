@@ -26,13 +26,23 @@ struct OutputSpec {
   std::string starts_as;
   /// Computed by host code in the original: the in-tree kernels have no part in it for this case.
   bool on_host = false;
+  /// In a chain: the link that writes it, and that link's stage.
+  std::string made_by;
 };
 
 /// Hands a stage's buffers to its kernels. Addresses are the backend's.
 class Launcher {
  public:
-  Launcher(device::Backend& backend, std::vector<std::pair<std::string, DType>> buffers)
-      : backend_(backend), buffers_(std::move(buffers)) {}
+  Launcher(device::Backend& backend, const std::vector<std::pair<std::string, DType>>& buffers);
+
+  /// A buffer's name in a stage, and what it is in the chain that the stage is part of.
+  struct Renamed {
+    std::string name;
+    std::string of;
+    std::int64_t offset = 0;  ///< elements
+  };
+  /// The same backend with these names alone. Refuses a buffer that there is not.
+  Launcher renamed(const std::vector<Renamed>& names) const;
 
   /// The base of a buffer as a kernel parameter; refuses a name or an element size it does not
   /// have.
@@ -45,7 +55,7 @@ class Launcher {
   T* address_or_null(std::string_view name) const {
     return has(name) ? address<T>(name) : nullptr;
   }
-  bool has(std::string_view name) const;
+  bool has(std::string_view name) const { return find(name) != nullptr; }
 
   int wave() const { return backend_.wave(); }
 
@@ -58,11 +68,22 @@ class Launcher {
   }
 
  private:
+  struct Buffer {
+    std::string name;
+    DType type;
+    std::size_t index;        ///< in placement order
+    std::int64_t offset = 0;  ///< elements
+  };
+
+  explicit Launcher(device::Backend& backend) : backend_(backend) {}
+  const Buffer* find(std::string_view name) const;
   void* raw_address(std::string_view name, std::size_t element_size) const;
 
   device::Backend& backend_;
-  std::vector<std::pair<std::string, DType>> buffers_;  ///< in placement order
+  std::vector<Buffer> buffers_;
 };
+
+struct ChainLink;
 
 /// A fault planted in a stage's kernels.
 struct Mutant {
@@ -110,6 +131,10 @@ struct Stage {
   /// `stage` attributes of recordings that this stage can adopt, and how.
   std::vector<std::string_view> recordings;
   std::function<Case(const Recording&, const RecordedCase&)> adopt;
+
+  /// For a chain of other stages: its links for a case, in order. `as_chain` (fuzz/chain.hpp) makes
+  /// outputs, reference and launch of it.
+  std::function<std::vector<ChainLink>(const Case&)> chain;
 
   std::vector<Property> properties;
   std::vector<Mutant> mutants;

@@ -26,6 +26,7 @@ std::string Difference::text() const {
     at += fmt::format("{}{} {}", at.empty() ? "" : ", ", axis, value);
   std::string text = fmt::format("{}[{}]: expected {}, got {}", output, at, expected, got);
   if (!bound.empty()) text += fmt::format(" (allowed: {})", bound);
+  if (!made_by.empty()) text += fmt::format(", made by {}", made_by);
   return text;
 }
 

@@ -46,7 +46,8 @@ struct Difference {
   std::vector<std::pair<std::string, std::int64_t>> index;
   std::string expected;
   std::string got;
-  std::string bound;  ///< the permitted interval or set; empty where only equality counts
+  std::string bound;    ///< the permitted interval or set; empty where only equality counts
+  std::string made_by;  ///< the stage of a chain that wrote the output; empty elsewhere
 
   std::string text() const;
 };

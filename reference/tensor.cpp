@@ -122,6 +122,23 @@ Tensor::Tensor(DType type, Layout layout) : type_(type), layout_(std::move(layou
   allocate();
 }
 
+Tensor Tensor::alias(const Tensor& owner, Layout layout, std::int64_t offset) {
+  layout.validate("alias");
+  const bool is_whole = offset == 0 && layout.extents == owner.layout_.extents;
+  if (!is_whole && owner.layout_.extents.size() > 1)
+    refuse("alias: a tensor of {} runs of storage can only be taken whole",
+           owner.layout_.extents.size());
+  if (offset < 0 || layout.span() > owner.layout_.span() - offset)
+    refuse("alias: elements {} to {} of a tensor of {}", offset, offset + layout.span(),
+           owner.layout_.span());
+  Tensor tensor;
+  tensor.type_ = owner.type_;
+  tensor.layout_ = std::move(layout);
+  tensor.storage_ = owner.storage_;
+  tensor.base_ = owner.base_ + offset * static_cast<std::int64_t>(owner.element_size());
+  return tensor;
+}
+
 Tensor::Tensor(const Tensor& other) : type_(other.type_), layout_(other.layout_) {
   allocate();
   for (const Extent& extent : layout_.extents)

@@ -55,7 +55,8 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-/// Where a tensor's elements lie: dims and strides in elements, and the runs of storage behind them.
+/// Where a tensor's elements lie: dims and strides in elements, and the runs of storage behind
+/// them.
 ///
 /// A dense tensor has one extent. A row-padded one too (its padding is real storage and takes part
 /// in whole-storage comparison). A tensor with large ids has several small extents far apart in one
@@ -69,10 +70,10 @@ struct Layout {
   /// One extent that reaches exactly to the last addressed element: nothing real lies behind it.
   static Layout strided(std::vector<std::int64_t> dims, std::vector<std::int64_t> strides);
 
-  std::int64_t elements() const;         ///< product of dims
-  std::int64_t stored() const;           ///< elements in all extents
-  std::int64_t span() const;             ///< end of the last extent, in elements
-  bool is_dense() const;                 ///< row-major without gaps
+  std::int64_t elements() const;  ///< product of dims
+  std::int64_t stored() const;    ///< elements in all extents
+  std::int64_t span() const;      ///< end of the last extent, in elements
+  bool is_dense() const;          ///< row-major without gaps
   /// Refuses a layout with overlapping runs or overflowing numbers, and, where there is only one
   /// run, one whose dims and strides address elements behind it.
   void validate(const std::string& name) const;
@@ -87,6 +88,11 @@ class Tensor {
   /// A dense tensor filled from values in row-major order.
   template <class T>
   static Tensor of(DType type, std::vector<std::int64_t> dims, const std::vector<T>& values);
+
+  /// Another layout on the elements of `owner` from `offset` on, for what one stage of a chain
+  /// hands to the next. Shares the memory, also for writing; a copy of it is a tensor of its own.
+  /// Refuses a layout of one run that reaches behind the owner's.
+  static Tensor alias(const Tensor& owner, Layout layout, std::int64_t offset);
 
   Tensor(const Tensor& other);
   Tensor& operator=(const Tensor& other);
@@ -127,7 +133,7 @@ class Tensor {
 
   DType type_ = DType::kUInt8;
   Layout layout_;
-  std::shared_ptr<std::byte> storage_;  ///< never shared between tensors; the deleter knows the kind
+  std::shared_ptr<std::byte> storage_;  ///< shared with aliases only; the deleter knows the kind
   std::byte* base_ = nullptr;
 };
 

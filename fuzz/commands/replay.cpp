@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "fuzz/bisect.hpp"
 #include "fuzz/campaign.hpp"
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/load_cases.hpp"
@@ -31,22 +32,15 @@ void print_result(const CaseResult& result, bool quiet) {
                  tally.elements, tally.exact, tally.allowed);
 }
 
-std::string scalar_text(const Scalar& scalar) {
-  return std::visit([](const auto& value) { return fmt::format("{}", value); }, scalar);
-}
-
-/// Where the two sides part, and what went in.
-void print_bisection(const Case& item, const CaseResult& result) {
-  const RunResult* run = result.decisive();
-  if (run == nullptr || !is_failure(run->verdict)) return;
-  fmt::print("bisect: stage {} is the first that differs ({})\n", result.stage, run->runner);
-  if (run->first_difference) fmt::print("  {}\n", run->first_difference->text());
-  for (const NamedScalar& scalar : item.scalars)
-    fmt::print("  {} = {}\n", scalar.name, scalar_text(scalar.value));
-  for (const NamedTensor& input : item.inputs)
-    fmt::print("  {} {} [{}], strides [{}]\n", input.name, dtype_name(input.tensor.type()),
-               fmt::join(input.tensor.dims(), ", "),
-               fmt::join(input.tensor.layout().strides, ", "));
+/// Where the two sides part, and what went in; with another contract, where the contracts part.
+void print_bisection(const Case& item, const CaseResult& result,
+                     const std::optional<Contract>& other) {
+  const Stage& stage = find_stage(item.stage);
+  if (result.verdict() == Verdict::kRefused) return;
+  if (const std::string text = bisection_text(stage, item, result); !text.empty())
+    fmt::print("{}\n", text);
+  if (other && *other != item.contract)
+    fmt::print("{}\n", contract_bisection_text(stage, item, *other));
 }
 
 }  // namespace
@@ -55,20 +49,22 @@ int replay_command(const CommonOptions& common, const std::string& target, bool 
   const auto runners = make_runners(common, "both");
   JsonFile json(common.json);
   Summary summary;
+  // With --bisect, the case keeps its contract and --contract is what it is held against.
+  const auto contract = common.parsed_contract();
   const auto take = [&](const Case& item, const CaseResult& result) {
     summary.add(result);
     json.add(result);
     print_result(result, common.quiet);
-    if (bisect) print_bisection(item, result);
+    if (bisect) print_bisection(item, result, contract);
   };
   if (is_line(target)) {
     CaseLine line = parse_line(target);
-    if (const auto contract = common.parsed_contract()) line.contract = *contract;
+    if (contract && !bisect) line.contract = *contract;
     const CaseResult result = judge_line(line, pointers(runners));
     take(build_case(line), result);
   } else {
     for (Case& item : load_cases(target)) {
-      if (const auto contract = common.parsed_contract()) item.contract = *contract;
+      if (contract && !bisect) item.contract = *contract;
       CaseResult result = judge_case(find_stage(item.stage), item,
                                      {.runners = pointers(runners), .properties = true});
       result.repro = fmt::format("monoref replay {}", target);

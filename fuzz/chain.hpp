@@ -1,0 +1,51 @@
+// Chains: stages one after the other, each reading what those before it left.
+//
+// A chain is data too: a list of links. Its reference is the stages' references, its launch the
+// stages' launches on the chain's own buffers, and its outputs are everything that the links write,
+// in the order of writing. So the first output that differs names the stage to look at.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fuzz/stage.hpp"
+
+namespace monoref {
+
+/// A tensor of the chain under the name that a stage has for it.
+struct ChainRead {
+  std::string name;    ///< the stage's input
+  std::string tensor;  ///< what an earlier link wrote, or else an input of the chain's case
+  /// What of the tensor the stage sees; empty: all of it as it is.
+  std::optional<Layout> layout = std::nullopt;
+  std::int64_t offset = 0;  ///< elements of the tensor before it
+};
+
+struct ChainWrite {
+  std::string name;    ///< the stage's output
+  std::string tensor;  ///< the chain's; written by several links, it is one buffer that is reused
+  /// The stage's output is one of so many equal parts of the tensor, behind each other.
+  std::int64_t part = 0, parts = 1;
+};
+
+/// One stage of a chain. An output that the stage updates in place has the tensor that it reads.
+struct ChainLink {
+  std::string name;  ///< unique in the chain
+  std::string_view stage;
+  std::vector<ChainRead> reads;
+  std::vector<ChainWrite> writes;  ///< every output of the stage
+  std::vector<NamedScalar> scalars;
+};
+
+/// Makes outputs, reference and launch from `stage.chain`.
+void as_chain(Stage& stage);
+
+/// The same stage with every write that would reuse a buffer going to one of its own, so that all
+/// that was computed can be looked at. What is updated in place stays one tensor.
+Stage with_own_buffers(const Stage& chain);
+
+/// The link that wrote a tensor last.
+const ChainLink& writer_of(const std::vector<ChainLink>& links, std::string_view tensor);
+
+}  // namespace monoref
