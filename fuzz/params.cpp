@@ -26,13 +26,14 @@ std::int64_t parse_value(const Dimension& dimension, std::string_view text) {
     return found - dimension.words.begin();
   }
   const auto value = parse_number<std::int64_t>(text, dimension.name);
+  const std::int64_t high = std::max(dimension.high, dimension.most);
   const bool edge =
       std::find(dimension.edges.begin(), dimension.edges.end(), value) != dimension.edges.end();
-  if (!edge && (value < dimension.low || value > dimension.high))
-    refuse(
-        "line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low, dimension.high,
-        dimension.edges.empty() ? ""
-                                : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
+  if (!edge && (value < dimension.low || value > high))
+    refuse("line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low, high,
+           dimension.edges.empty()
+               ? ""
+               : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
   return value;
 }
 

@@ -21,6 +21,8 @@ struct Dimension {
   std::vector<std::int64_t> edges;
   std::vector<std::string_view> words;  ///< if any: values are indices into this list
   std::string_view meaning;
+  std::int64_t most =
+      0;  ///< largest value that a line may name, if above `high`: sizes too slow to draw
 
   /// A dimension whose values have names; the first is the simplest.
   static Dimension choice(std::string_view name, std::vector<std::string_view> words,

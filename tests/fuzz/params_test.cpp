@@ -76,6 +76,19 @@ TEST(Line, RefusalsNameArgumentValueAndLimit) {
             "contract: no preset 'nono'; the presets are mono, aiter-gluon, vllm-triton");
 }
 
+TEST(Line, ALineMayNameSizesThatAreNotDrawn) {
+  const std::vector<Dimension> sizes{{"experts", 2, 1, 6, {9}, {}, "", 128}};
+  Params params(sizes);
+  apply_settings(params, parse_line("stage=s;experts=128"));
+  EXPECT_EQ(params["experts"], 128);
+  try {
+    apply_settings(params, parse_line("stage=s;experts=129"));
+    ADD_FAILURE() << "129 was taken";
+  } catch (const Refusal& refusal) {
+    EXPECT_STREQ(refusal.what(), "line: experts is 129, must be 1 to 128 or one of 9");
+  }
+}
+
 TEST(Line, AnotherGeneratorVersionIsRefused) {
   const Stage& stage = find_stage("token_rows");
   CaseLine line = parse_line("stage=token_rows");
