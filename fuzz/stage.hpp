@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -138,6 +139,10 @@ struct Stage {
 
   std::vector<Property> properties;
   std::vector<Mutant> mutants;
+
+  /// Golden cases of each contract, and the most bytes that the inputs of one may have.
+  std::uint64_t golden_cases = 16;
+  std::int64_t golden_bytes = std::numeric_limits<std::int64_t>::max();
 };
 
 /// All stages, in the order of the decode step.

@@ -18,7 +18,6 @@ constexpr std::string_view kRecorded = "recorded";
 
 /// Draws of golden cases come from a campaign of their own, so that no other seed shifts them.
 constexpr std::uint64_t kGoldenSeed = 20260829;
-constexpr std::uint64_t kCasesPerContract = 16;
 
 std::vector<OutputSpec> specs_or_none(const Stage& stage, const Case& item) {
   try {
@@ -42,13 +41,21 @@ bool fill_expected(const Stage& stage, Case& item) {
   }
 }
 
+std::int64_t stored_bytes(const Case& item) {
+  std::int64_t bytes = 0;
+  for (const NamedTensor& input : item.inputs)
+    bytes +=
+        input.tensor.layout().stored() * static_cast<std::int64_t>(input.tensor.element_size());
+  return bytes;
+}
+
 std::vector<Case> golden_cases(const Stage& stage) {
   std::vector<Case> cases;
   for (const std::string_view contract : stage.contracts)
-    for (std::uint64_t index = 0, taken = 0; taken < kCasesPerContract; ++index) {
+    for (std::uint64_t index = 0, taken = 0; taken < stage.golden_cases; ++index) {
       const Draw draw = draw_case(stage, kGoldenSeed, index, Contract::parse(contract));
       Case item = build_case(stage, draw.params, draw.contract, draw.seed);
-      if (!fill_expected(stage, item)) continue;
+      if (stored_bytes(item) > stage.golden_bytes || !fill_expected(stage, item)) continue;
       item.title = fmt::format("case_{:04}", cases.size());
       cases.push_back(std::move(item));
       ++taken;
