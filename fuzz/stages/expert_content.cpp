@@ -1,0 +1,358 @@
+#include "fuzz/stages/expert_content.hpp"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <numeric>
+#include <set>
+
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/step_rows.hpp"
+#include "reference/weight_layouts.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr auto kBlock = static_cast<std::int64_t>(kMxBlock);
+
+MxElement element_of(const Params& params) {
+  return params.word("weights") == "mxfp4" ? MxElement::kFp4 : MxElement::kFp8;
+}
+
+/// `count` of the ids 0 .. n - 1 in random order.
+std::vector<std::int32_t> choose(std::int64_t count, std::int64_t n, CounterRandom& random) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
+  std::iota(ids.begin(), ids.end(), 0);
+  for (std::int64_t i = 0; i < count; ++i)
+    std::swap(ids[static_cast<std::size_t>(i)],
+              ids[static_cast<std::size_t>(i + random.below(n - i))]);
+  ids.resize(static_cast<std::size_t>(count));
+  return ids;
+}
+
+std::vector<std::int32_t> routed_ids(std::string_view kind, const Routing& routing,
+                                     std::int64_t row, const std::vector<std::int32_t>& common,
+                                     CounterRandom& random) {
+  if (kind == "same") return common;
+  std::vector<std::int32_t> ids;
+  for (std::int64_t slot = 0; slot < routing.top_k; ++slot) {
+    if (kind == "rotated")
+      ids.push_back(common[static_cast<std::size_t>((slot + row) % routing.top_k)]);
+    if (kind == "spread")
+      ids.push_back(static_cast<std::int32_t>((row * routing.top_k + slot) % routing.n_routed));
+  }
+  return ids.empty() ? choose(routing.top_k, routing.n_routed, random) : ids;
+}
+
+std::int32_t garbage_id(const Routing& routing, CounterRandom& random) {
+  const std::array<std::int32_t, 5> kinds{1 << 30, -1, INT_MIN, INT_MAX,
+                                          static_cast<std::int32_t>(routing.n_routed + 1)};
+  return kinds[static_cast<std::size_t>(random.below(kinds.size()))];
+}
+
+/// Four codes of the named content out of four random bytes. "cancelling" ones are large and of
+/// both signs, so that the order of a sum shows.
+std::uint32_t code_word(std::string_view kind, MxElement element, CounterRandom& random) {
+  const std::uint32_t word = random.bits32();
+  const bool fp8 = element == MxElement::kFp8;
+  if (kind == "ones")
+    return fp8 ? 0x38383838u ^ (word & 0x80808080u) : 0x22222222u ^ (word & 0x88888888u);
+  if (kind == "sparse" && !random.once_in(8)) return 0;
+  if (!fp8 && kind == "cancelling") return (word & 0x99999999u) | 0x66666666u;
+  if (!fp8) return kind == "positive" ? (word & 0x77777777u) | 0x11111111u : word;
+  std::uint32_t codes = 0;
+  for (int shift = 0; shift < 32; shift += 8) {
+    std::uint32_t code = word >> shift & 0xFFu;
+    if (kind == "cancelling") code = (code & 0x80u) | (0x70u + (code & 0x0Fu) % 14);
+    if (kind == "positive") code = (code & 0x7Fu) | 0x01u;
+    if ((code & 0x7Fu) == 0x7Fu && !(kind == "special" && random.once_in(32))) code ^= 0x08u;
+    codes |= code << shift;
+  }
+  return codes;
+}
+
+void fill_codes(std::span<std::byte> bytes, std::string_view kind, MxElement element,
+                CounterRandom random) {
+  for (std::size_t i = 0; i < bytes.size(); i += 4) {
+    const std::uint32_t word = code_word(kind, element, random);
+    for (std::size_t j = i; j < std::min(i + 4, bytes.size()); ++j)
+      bytes[j] = static_cast<std::byte>(word >> 8 * (j - i) & 0xFFu);
+  }
+}
+
+/// The scale byte of a block; `one_special_in` so many is one of the ends of the format.
+std::uint8_t scale_byte(std::string_view kind, std::int64_t row, std::int64_t block,
+                        std::int64_t one_special_in, CounterRandom& random) {
+  constexpr std::array<std::uint8_t, 4> kEnds{0, 1, 254, 255};
+  if (kind == "ones") return 127;
+  if (kind == "distinct") return static_cast<std::uint8_t>(100 + (row * 7 + block) % 40);
+  if (kind == "special" && random.once_in(one_special_in))
+    return kEnds[static_cast<std::size_t>(random.below(kEnds.size()))];
+  return static_cast<std::uint8_t>(random.between(120, 134));
+}
+
+/// A stack of matrices while it is filled.
+struct Stack {
+  Tensor weight;
+  Tensor scale;
+  std::int64_t rows;
+  std::int64_t k;
+  MxElement element;
+
+  std::int64_t columns() const { return scale.dim(1); }
+  std::span<std::byte> codes(std::int64_t id) {
+    const std::int64_t size = rows * weight.dims().back();
+    return weight.bytes({id * size, size});
+  }
+  std::span<std::byte> scales(std::int64_t id) {
+    return scale.bytes({id * rows * columns(), rows * columns()});
+  }
+};
+
+/// Which experts of a stack have storage: all, or those that are routed to, with one or two more
+/// where their runs alone would be a tensor that is cut off.
+Layout stack_layout(std::vector<std::int64_t> dims, std::int64_t experts, bool whole,
+                    std::vector<std::int32_t> routed) {
+  Layout layout = Layout::dense(std::move(dims));
+  if (whole || experts == 0) return layout;
+  const std::int64_t run = layout.elements() / experts;
+  routed.push_back(0);
+  std::vector<Extent> extents = stored_blocks(routed, run, run);
+  if (extents.size() == 1) {
+    routed.push_back(static_cast<std::int32_t>(experts - 1));
+    extents = stored_blocks(routed, run, run);
+  }
+  layout.extents = std::move(extents);
+  return layout;
+}
+
+/// Fills one expert from streams of its own, so that its weights do not depend on who else is
+/// routed to. Padding columns of the scales stay as they are.
+void fill_expert(Stack& stack, std::int64_t id, const Params& params, std::string_view name,
+                 std::uint64_t seed) {
+  const std::uint64_t stream =
+      CounterRandom::hash(name) + static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
+  fill_codes(stack.codes(id), params.word("weight_codes"), stack.element,
+             CounterRandom(seed, stream));
+  CounterRandom random(seed, ~stream);
+  for (std::int64_t row = 0; row < stack.rows; ++row)
+    for (std::int64_t block = 0; block < stack.k / kBlock; ++block)
+      stack.scale.base()[shuffled_scale_offset(id * stack.rows + row, block, stack.columns())] =
+          std::byte{scale_byte(params.word("weight_scales"), row, block, 128, random)};
+}
+
+std::int64_t padded_columns(std::int64_t k) {
+  return (k / kBlock + 7) / 8 * 8;
+}
+
+std::vector<std::int32_t> experts_in(const Tensor& ids, std::int64_t limit) {
+  std::set<std::int32_t> found;
+  for (const Extent& extent : ids.layout().extents)
+    for (std::int64_t i = 0; i < extent.count; ++i) {
+      const std::int32_t id = reinterpret_cast<const std::int32_t*>(ids.base())[extent.offset + i];
+      if (id >= 0 && id < limit) found.insert(id);
+    }
+  return {found.begin(), found.end()};
+}
+
+/// Experts are filled side by side: full-size ones are 14 million bytes each.
+void fill_stack(Stack& stack, const std::vector<std::int32_t>& routed, const Params& params,
+                std::string_view name, std::uint64_t seed) {
+  stack.weight.fill_bytes(std::byte{0xFF});
+  stack.scale.fill_bytes(std::byte{0xFF});
+  const auto count = static_cast<std::int64_t>(routed.size());
+#pragma omp parallel for schedule(dynamic) if (count * stack.rows * stack.k > (1 << 22))
+  for (std::int64_t i = 0; i < count; ++i)
+    fill_expert(stack, routed[static_cast<std::size_t>(i)], params, name, seed);
+}
+
+}  // namespace
+
+std::vector<Dimension> routing_dimensions() {
+  return {
+      {"rows", 1, 0, 6, {0, 1, 4, 5, 11, 12, 16, 17}, {}, "tokens of the step"},
+      {"top_k", 1, 1, 3, {1, 4}, {}, "routed experts of a token", 8},
+      {"experts", 2, 1, 6, {1, 8}, {}, "routed experts, at least top_k", 128},
+      Dimension::choice("shared", {"none", "separate", "fused"}, "the shared expert"),
+      Dimension::choice("ids", {"distinct", "same", "rotated", "spread", "padded"},
+                        "who is routed where"),
+  };
+}
+
+std::vector<Dimension> expert_weight_dimensions() {
+  return {
+      Dimension::choice("weights", {"mxfp8", "mxfp4"}, "element format of the routed experts"),
+      Dimension::choice("storage", {"whole", "routed"}, "experts whose weights exist"),
+      Dimension::choice("activation_codes",
+                        {"any", "cancelling", "positive", "ones", "sparse", "special"},
+                        "codes of the activations"),
+      Dimension::choice("weight_codes",
+                        {"any", "cancelling", "positive", "ones", "sparse", "special"},
+                        "codes of the weights"),
+      Dimension::choice("activation_scales", {"ones", "near", "distinct", "special"},
+                        "scales of the activations"),
+      Dimension::choice("weight_scales", {"ones", "near", "distinct", "special"},
+                        "scales of the weights"),
+  };
+}
+
+Routing::Routing(const Params& params)
+    : rows(params["rows"]),
+      top_k(params["top_k"]),
+      n_routed(std::max(params["experts"], top_k)),
+      has_shared(params.word("shared") != "none"),
+      is_separate(params.word("shared") == "separate") {}
+
+Tensor make_expert_ids(const Params& params, const Routing& routing, const Contract& contract,
+                       CounterRandom& random) {
+  const std::string_view kind = params.word("ids");
+  const bool garbage = kind == "padded" && contract.out_of_range_slot == OutOfRangeSlot::kDrop;
+  const std::int64_t live = kind == "padded" ? routing.rows - routing.rows / 3 : routing.rows;
+  const std::vector<std::int32_t> common = choose(routing.top_k, routing.n_routed, random);
+  std::vector<std::int32_t> all;
+  for (std::int64_t row = 0; row < routing.rows; ++row) {
+    std::vector<std::int32_t> ids =
+        routed_ids(row < live ? kind : "same", routing, row, common, random);
+    if (garbage && row < live && random.once_in(2))
+      ids[static_cast<std::size_t>(random.below(routing.top_k))] = garbage_id(routing, random);
+    if (routing.has_shared) ids.push_back(static_cast<std::int32_t>(routing.n_routed));
+    if (garbage && row >= live)
+      for (std::int32_t& id : ids) id = garbage_id(routing, random);
+    all.insert(all.end(), ids.begin(), ids.end());
+  }
+  return Tensor::of(DType::kInt32, {routing.rows, routing.slots()}, all);
+}
+
+void add_expert_weights(Case& item, const Params& params, const Routing& routing,
+                        std::string_view weight, std::string_view scale, std::int64_t rows,
+                        std::int64_t k, std::uint64_t seed) {
+  const MxElement element = element_of(params);
+  const auto bytes = static_cast<std::int64_t>(mx_code_bytes(element, static_cast<std::size_t>(k)));
+  const std::int64_t experts = routing.experts();
+  const bool whole = params.word("storage") == "whole";
+  const std::vector<std::int32_t> routed = experts_in(item.input("topk_ids"), experts);
+  Stack stack{Tensor(DType::kUInt8, stack_layout({experts, rows, bytes}, experts, whole, routed)),
+              Tensor(DType::kUInt8,
+                     stack_layout({experts * rows, padded_columns(k)}, experts, whole, routed)),
+              rows, k, element};
+  fill_stack(stack, routed, params, weight, seed);
+  item.scalars.push_back({"weights", std::string(params.word("weights"))});
+  item.scalars.push_back({"n_routed", routing.n_routed});
+  item.inputs.push_back({std::string(weight), std::move(stack.weight)});
+  item.inputs.push_back({std::string(scale), std::move(stack.scale)});
+  if (!routing.is_separate) return;
+  Stack shared{Tensor(DType::kUInt8, Layout::dense({rows, k})),
+               Tensor(DType::kUInt8, Layout::dense({rows, padded_columns(k)})), rows, k,
+               MxElement::kFp8};
+  const std::string prefix = "shared_";
+  fill_stack(shared, {0}, params, prefix + std::string(weight), seed);
+  item.inputs.push_back({prefix + std::string(weight), std::move(shared.weight)});
+  item.inputs.push_back({prefix + std::string(scale), std::move(shared.scale)});
+}
+
+Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dims, std::int64_t gap,
+                             CounterRandom& random) {
+  const Layout dense = Layout::dense(dims);
+  std::vector<std::byte> codes(static_cast<std::size_t>(dense.elements()));
+  fill_codes(codes, params.word("activation_codes"), MxElement::kFp8, random);
+  std::size_t at = 0;
+  std::vector<std::int64_t> strides = dense.strides;
+  for (std::size_t axis = 0; axis + 1 < strides.size(); ++axis)
+    strides[axis] = strides[axis] / dims.back() * (dims.back() + gap);
+  return drawn_tensor(DType::kFloat8E4M3FN, Layout::strided(std::move(dims), std::move(strides)),
+                      [&] { return std::to_integer<std::uint32_t>(codes[at++]); });
+}
+
+Tensor make_activation_scales(const Params& params, std::vector<std::int64_t> dims,
+                              CounterRandom& random) {
+  const std::int64_t blocks = dims.back();
+  std::int64_t at = 0;
+  return drawn_tensor(DType::kUInt8, Layout::dense(std::move(dims)), [&] {
+    const std::int64_t place = at++;
+    return std::uint32_t{
+        scale_byte(params.word("activation_scales"), place / blocks, place % blocks, 64, random)};
+  });
+}
+
+ExpertWeights expert_weights_of(const Case& item, const std::string& weight,
+                                const std::string& scale) {
+  const std::string& element = item.word("weights");
+  if (element != "mxfp8" && element != "mxfp4")
+    refuse("experts: weights is '{}', must be mxfp8 or mxfp4", element);
+  return {element == "mxfp4" ? MxElement::kFp4 : MxElement::kFp8,
+          item.integer("n_routed"),
+          item.input(weight),
+          item.input(scale),
+          item.find_input("shared_" + weight),
+          item.find_input("shared_" + scale)};
+}
+
+std::optional<Case> with_other_unrouted_experts(const Case& item, const std::string& weight,
+                                                const std::string& scale) {
+  const std::int64_t experts = item.input(weight).dim(0);
+  const std::vector<std::int32_t> routed = experts_in(item.input("topk_ids"), experts);
+  Case other = item;
+  bool changed = false;
+  for (NamedTensor& input : other.inputs) {
+    if (input.name != weight && input.name != scale) continue;
+    const std::int64_t run = input.tensor.layout().elements() / std::max<std::int64_t>(experts, 1);
+    for (const Extent& extent : input.tensor.layout().extents)
+      for (std::int64_t id = extent.offset / run; id * run < extent.offset + extent.count; ++id) {
+        if (std::find(routed.begin(), routed.end(), id) != routed.end()) continue;
+        for (std::byte& byte : input.tensor.bytes({id * run, run})) byte ^= std::byte{0xC7};
+        changed = true;
+      }
+  }
+  return changed ? std::optional(std::move(other)) : std::nullopt;
+}
+
+std::optional<Case> with_other_garbage_ids(const Case& item, const ExpertWeights& weights) {
+  Tensor ids = item.input("topk_ids");
+  auto view = ids.view<std::int32_t, 2>();
+  bool changed = false;
+  for (std::int64_t row = 0; row < view.dim(0); ++row)
+    for (std::int64_t slot = 0; slot < view.dim(1); ++slot) {
+      if (weights.is_expert(view(row, slot))) continue;
+      view(row, slot) = view(row, slot) < 0 ? 1 << 29 : -7;
+      changed = true;
+    }
+  if (!changed) return std::nullopt;
+  Case other = item;
+  replace_input(other, "topk_ids", std::move(ids));
+  return other;
+}
+
+Case with_one_row(const Case& item, std::initializer_list<std::string_view> inputs,
+                  std::int64_t row) {
+  Case other = item;
+  for (NamedTensor& input : other.inputs)
+    if (std::find(inputs.begin(), inputs.end(), input.name) != inputs.end())
+      input.tensor = take_rows(input.tensor, {row});
+  return other;
+}
+
+std::optional<Tensor> with_moved_scales(const Tensor& scale, int by, int low, int high) {
+  Tensor moved = scale;
+  for (const Extent& extent : moved.layout().extents)
+    for (std::byte& byte : moved.bytes(extent)) {
+      const int code = std::to_integer<int>(byte);
+      if (code == kE8M0Nan) continue;  // padding, and what no move changes
+      if (code < low || code > high || code + by < low || code + by > high) return std::nullopt;
+      byte = static_cast<std::byte>(code + by);
+    }
+  return moved;
+}
+
+std::optional<std::int64_t> first_not_doubled(const Tensor& once, const Tensor& twice) {
+  const auto* before = reinterpret_cast<const std::uint16_t*>(once.base());
+  const auto* after = reinterpret_cast<const std::uint16_t*>(twice.base());
+  for (std::int64_t i = 0; i < once.layout().elements(); ++i) {
+    const int exponent = before[i] >> 7 & 0xFF;
+    if (exponent == 0 || exponent >= 0xFE) continue;
+    if (after[i] != before[i] + 0x80) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace monoref

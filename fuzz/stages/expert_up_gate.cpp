@@ -1,0 +1,280 @@
+// expert_up_gate: generator, reference and kernel side by side.
+#include "reference/expert_up_gate.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
+#include "fuzz/stages/expert_content.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/step_rows.hpp"
+
+namespace monoref {
+namespace {
+
+constexpr std::int64_t kHiddenUnit = 256;
+constexpr std::int64_t kInterUnit = 32;
+
+/// The limit of a case; 0 only where the contract takes it.
+double limit_of(const Params& params, const Contract& contract) {
+  const std::string_view word = params.word("limit");
+  if (word == "infinite") return std::numeric_limits<double>::infinity();
+  if (word == "half") return 0.5;
+  const bool zero_is_served = contract.swiglu_limit_zero == SwigluLimitZero::kNoClamp;
+  return word == "zero" && zero_is_served ? 0.0 : 7.0;
+}
+
+/// The model's function, plain SiLU, and (gate / 2) * up, which hides no bit of the sums.
+void add_activation(Case& item, std::string_view kind) {
+  item.scalars.push_back({"alpha", kind == "swigluoai" ? 1.702 : kind == "silu" ? 1.0 : 0.0});
+  item.scalars.push_back({"beta", kind == "swigluoai" ? 1.0 : 0.0});
+}
+
+void plant_defect(Case& item, const std::string& defect) {
+  if (defect == "limit_negative") {
+    for (NamedScalar& scalar : item.scalars)
+      if (scalar.name == "limit") scalar.value = -7.0;
+  } else if (defect == "id_twice" || defect == "id_beyond") {
+    Tensor ids = item.input("topk_ids");
+    const std::int64_t slots = ids.dim(1);
+    auto view = ids.view<std::int32_t, 2>();
+    view(0, 0) = defect == "id_twice" ? view(0, slots - 1)
+                                      : static_cast<std::int32_t>(item.integer("n_routed") + 1);
+    replace_input(item, "topk_ids", std::move(ids));
+  } else if (defect == "scale_columns") {
+    const Tensor& scale = item.input("x_scale");
+    replace_input(item, "x_scale",
+                  Tensor(DType::kUInt8, Layout::dense({scale.dim(0), scale.dim(1) + 1})));
+  }
+}
+
+/// A defect that this case can have.
+std::string applicable_defect(const Params& params, const Routing& routing,
+                              const Contract& contract) {
+  const std::string defect(params.word("defect"));
+  const bool no_ids = routing.rows == 0;
+  const bool garbage = contract.out_of_range_slot == OutOfRangeSlot::kDrop;
+  if (defect == "id_twice" && (no_ids || routing.slots() < 2 || garbage)) return "none";
+  if (defect == "id_beyond" && (no_ids || garbage)) return "none";
+  return defect;
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
+  CounterRandom id_random(seed, "topk_ids");
+  CounterRandom code_random(seed, "x8");
+  CounterRandom scale_random(seed, "x_scale");
+  const Routing routing(params);
+  const std::int64_t hidden = kHiddenUnit * params["hidden_units"];
+  const std::int64_t inter = kInterUnit * params["inter_units"];
+  const std::string defect = applicable_defect(params, routing, contract);
+  Case item;
+  item.scalars = {{"limit", limit_of(params, contract)}, {"defect", defect}};
+  add_activation(item, params.word("activation"));
+  item.inputs = {
+      {"x8",
+       make_activation_codes(params, {routing.rows, hidden}, params["x8_row_gap"], code_random)},
+      {"x_scale", make_activation_scales(params, {routing.rows, hidden / 32}, scale_random)},
+      {"topk_ids", make_expert_ids(params, routing, contract, id_random)}};
+  add_expert_weights(item, params, routing, "w13", "s13", 2 * inter, hidden, seed);
+  plant_defect(item, defect);
+  return item;
+}
+
+ExpertUpGateInput input_of(const Case& item) {
+  return {item.input("x8").view<std::uint8_t, 2>(),
+          item.input("x_scale").view<std::uint8_t, 2>(),
+          item.input("topk_ids").view<std::int32_t, 2>(),
+          expert_weights_of(item, "w13", "s13"),
+          item.real("limit"),
+          item.real("alpha"),
+          item.real("beta"),
+          item.contract};
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const auto [rows, slots, inter] = expert_up_gate_shape(input_of(item));
+  return {{"mid",
+           DType::kBFloat16,
+           Layout::dense({rows, slots, inter}),
+           {"row", "slot", "element"},
+           ""}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  expert_up_gate_fast(input_of(item), {out[0].tensor.view<std::uint16_t, 3>()});
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const ExpertUpGateInput input = input_of(item);
+  const std::int64_t hidden = input.x8.dim(1);
+  const std::int64_t rows = input.x8.dim(0);
+  const std::int64_t slots = input.topk_ids.dim(1);
+  const std::int64_t inter = input.w13.weight.dim(1) / 2;
+  const std::int64_t slices = std::min<std::int64_t>(hidden / kExpertStep, kUpGateWaves);
+  const std::int64_t waves = (32 * slices + launcher.wave() - 1) / launcher.wave();
+  const device::Grid grid{
+      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(inter / 16, 1, 3)),
+      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows * slots, 1, 4)),
+      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
+  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  launcher.run(
+      "monoref_expert_up_gate", grid, launcher.address<const std::uint8_t>("x8"),
+      input.x8.stride(0), launcher.address<const std::uint8_t>("x_scale"),
+      launcher.address<const std::int32_t>("topk_ids"), launcher.address<const std::uint8_t>("w13"),
+      launcher.address<const std::uint8_t>("s13"),
+      launcher.address_or_null<const std::uint8_t>("shared_w13"),
+      launcher.address_or_null<const std::uint8_t>("shared_s13"),
+      launcher.address<std::uint16_t>("out.mid"), rows, narrow(slots), narrow(hidden),
+      narrow(inter), narrow(input.w13.weight.dim(0)), narrow(input.w13.n_routed),
+      narrow(input.w13.element == MxElement::kFp4 ? 1 : 0),
+      narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0), static_cast<float>(input.limit),
+      static_cast<float>(input.alpha), static_cast<float>(input.beta));
+}
+
+std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
+                                                const Evaluate& evaluate) {
+  const std::int64_t rows = item.input("x8").dim(0);
+  const Outputs other = evaluate(with_reversed_rows(item, {"x8", "x_scale", "topk_ids"}));
+  for (std::int64_t row = 0; row < rows; ++row)
+    if (!same_row(output(out, "mid"), row, output(other, "mid"), rows - 1 - row))
+      return fmt::format("row {} changes when the rows are reversed", row);
+  return std::nullopt;
+}
+
+std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,
+                                                   const Evaluate& evaluate) {
+  const std::int64_t rows = item.input("x8").dim(0);
+  if (rows < 2) return std::nullopt;
+  const Outputs alone = evaluate(with_one_row(item, {"x8", "x_scale", "topk_ids"}, rows / 2));
+  if (!same_row(output(out, "mid"), rows / 2, output(alone, "mid"), 0))
+    return fmt::format("row {} changes when it is alone", rows / 2);
+  return std::nullopt;
+}
+
+std::optional<std::string> slots_are_independent(const Case& item, const Outputs& out,
+                                                 const Evaluate& evaluate) {
+  const Tensor& ids = item.input("topk_ids");
+  const std::int64_t slots = ids.dim(1);
+  Tensor turned = ids;
+  for (std::int64_t row = 0; row < ids.dim(0); ++row)
+    for (std::int64_t slot = 0; slot < slots; ++slot)
+      turned.view<std::int32_t, 2>()(row, slot) =
+          ids.view<std::int32_t, 2>()(row, slots - 1 - slot);
+  Case other = item;
+  replace_input(other, "topk_ids", std::move(turned));
+  const Outputs outcome = evaluate(other);
+  const auto before = output(out, "mid").view<std::uint16_t, 3>();
+  const auto after = output(outcome, "mid").view<std::uint16_t, 3>();
+  for (std::int64_t row = 0; row < before.dim(0); ++row)
+    for (std::int64_t slot = 0; slot < slots; ++slot)
+      for (std::int64_t i = 0; i < before.dim(2); ++i)
+        if (before(row, slot, i) != after(row, slots - 1 - slot, i))
+          return fmt::format("row {}, slot {}, element {} changes when the slots are reversed", row,
+                             slot, i);
+  return std::nullopt;
+}
+
+/// Experts without rows are not read, or at least do not matter.
+std::optional<std::string> unrouted_experts_do_not_matter(const Case& item, const Outputs& out,
+                                                          const Evaluate& evaluate) {
+  const auto other = with_other_unrouted_experts(item, "w13", "s13");
+  if (other && !same_bits(out, evaluate(*other), "mid"))
+    return "mid depends on an expert that no row is routed to";
+  return std::nullopt;
+}
+
+std::optional<std::string> garbage_ids_do_not_matter(const Case& item, const Outputs& out,
+                                                     const Evaluate& evaluate) {
+  const auto other = with_other_garbage_ids(item, expert_weights_of(item, "w13", "s13"));
+  if (other && !same_bits(out, evaluate(*other), "mid"))
+    return "mid depends on what an id is that names no expert";
+  return std::nullopt;
+}
+
+/// Twice the activations times half the weights are the same products, where neither leaves the
+/// range of binary32.
+std::optional<std::string> binades_may_be_exchanged(const Case& item, const Outputs& out,
+                                                    const Evaluate& evaluate) {
+  Case other = item;
+  for (NamedTensor& input : other.inputs) {
+    const bool activation = input.name == "x_scale";
+    if (!activation && input.name != "s13" && input.name != "shared_s13") continue;
+    auto moved = with_moved_scales(input.tensor, activation ? 1 : -1, 2, 240);
+    if (!moved) return std::nullopt;
+    input.tensor = std::move(*moved);
+  }
+  if (!same_bits(out, evaluate(other), "mid"))
+    return "mid changes when a power of two moves from the weights to the activations";
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage expert_up_gate_stage() {
+  Stage stage;
+  stage.name = "expert_up_gate";
+  stage.summary = "the first half of the routed and shared experts, through SwiGLU";
+  stage.source = "mono-decode sections 7, 9 and 10; upstream-semantics sections 7.3 and 7.6";
+  stage.contracts = {"mono", "mono,e8m0_zero=zero", "mono,swiglu_limit_zero=no_clamp",
+                     "mono,out_of_range_slot=drop"};
+  stage.golden_cases = 3;
+  stage.golden_bytes = 40000;
+  stage.dimensions = routing_dimensions();
+  for (const Dimension& dimension : expert_weight_dimensions())
+    stage.dimensions.push_back(dimension);
+  stage.dimensions.push_back(
+      {"hidden_units", 1, 1, 2, {1, 3, 5}, {}, "elements of a token, in 256s", 24});
+  stage.dimensions.push_back(
+      {"inter_units", 1, 1, 2, {1, 3}, {}, "elements of mid, in thirty-twos", 24});
+  stage.dimensions.push_back({"x8_row_gap", 0, 0, 17, {0, 16}, {}, "codes between tokens"});
+  stage.dimensions.push_back(
+      Dimension::choice("limit", {"seven", "infinite", "half", "zero"}, "limit of SwiGLU"));
+  stage.dimensions.push_back(Dimension::choice("activation", {"swigluoai", "silu", "product"},
+                                               "alpha and beta of SwiGLU"));
+  stage.dimensions.push_back({"defect",
+                              0,
+                              0,
+                              0,
+                              {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
+                              {"none", "limit_negative", "id_twice", "id_beyond", "scale_columns"},
+                              "a fault of the input that must be refused"});
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {
+      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      {"row_alone", "a row alone is the row of the batch", a_row_alone_is_the_same},
+      {"slot_independence", "slots in another order are the same slots", slots_are_independent},
+      {"poison_invariance", "experts without rows do not matter", unrouted_experts_do_not_matter},
+      {"garbage_ids", "ids that name no expert do not matter", garbage_ids_do_not_matter},
+      {"binade_exchange", "a power of two may move between the operands", binades_may_be_exchanged},
+  };
+  stage.mutants = {
+      {"upg_alpha_dropped", "G01", "alpha is 1"},
+      {"upg_beta_dropped", "G01", "beta is 0"},
+      {"upg_exponent_constants_folded", "own", "alpha and log2 e are one constant"},
+      {"upg_gate_clamped_below", "G01", "the gate is clamped on both sides"},
+      {"upg_halves_as_interleaved", "G05", "gate and up rows are taken to alternate"},
+      {"upg_id_of_padded_row_used", "M15", "an id out of range is used"},
+      {"upg_k_order_reversed", "D01", "a slice walks its k from the end"},
+      {"upg_last_tile_lost", "X03", "the last tile of rows is not written"},
+      {"upg_limit_ignored", "G02", "nothing is clamped"},
+      {"upg_only_first_tile_of_tokens", "own", "an expert serves its first 16 tokens only"},
+      {"upg_partials_in_bf16", "own", "partial sums are rounded to BF16"},
+      {"upg_partials_reversed", "D01", "partial sums are added from the last slice"},
+      {"upg_shared_lost", "M14", "the shared expert is taken for an invalid id"},
+      {"upg_up_clamped_above_only", "G01", "up is clamped from above only"},
+      {"upg_x_scale_of_first_token", "P18", "every token has the scales of the first"},
+      {"mx_byte_0_as_0", "X07", "scale byte 0 is zero"},
+      {"mx_byte_255_as_inf", "X06", "scale byte 255 is Inf"},
+      {"mx_nibbles_swapped", "own", "the high nibble is the even element"},
+      {"mx_scale_halves_swapped", "X05", "the halves of a group of scales are swapped"},
+      {"mx_scale_of_other_tile", "X05", "a tile has the scales of its neighbour"},
+      {"mx_scales_not_shuffled", "X05", "scales are read as if plain"},
+  };
+  return stage;
+}
+
+}  // namespace monoref
