@@ -15,6 +15,7 @@ void judge_hopper_wgmma(const RecordedCase& recorded, RunResult& result);
 void judge_gpu_functions(const RecordedCase& recorded, RunResult& result);
 void judge_index_topk_decode(const RecordedCase& recorded, RunResult& result);
 void judge_sparse_attention_decode(const RecordedCase& recorded, RunResult& result);
+void judge_mxfp8_moe(const RecordedCase& recorded, RunResult& result);
 
 const std::vector<RecordingJudge>& recording_judges() {
   static const std::vector<RecordingJudge> judges{
@@ -40,6 +41,10 @@ const std::vector<RecordingJudge>& recording_judges() {
        "vllm-triton: any order of every sum, 25-bit matrix units; exp2 and division of 2 ulps,"
        " log2 of 2^-22, flushing; any dealing of the keys",
        judge_sparse_attention_decode},
+      {"mxfp8_moe", "mx_quant, expert_up_gate, swiglu, expert_down",
+       "rule e; each stage from its recorded input: any order of the dots, 25-bit matrix units;"
+       " exp2 and division of 2 ulps, flushing",
+       judge_mxfp8_moe},
   };
   return judges;
 }

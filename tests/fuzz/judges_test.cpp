@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Recordings, EveryJudge,
                          testing::Values("gemma_rmsnorm", "swiglu_oai", "qknorm_rope_kv_insert",
                                          "formats", "e8m0_and_fp4", "mxfp8_quantize",
                                          "weight_layouts", "hopper_mma", "hopper_wgmma",
-                                         "gpu_functions", "index_topk_decode",
+                                         "gpu_functions", "mxfp8_moe", "index_topk_decode",
                                          "index_topk_decode_4_heads", "sparse_attention_decode"));
 
 TEST(Judges, EveryRecordedDotIsCounted) {
@@ -223,6 +223,75 @@ TEST(Judges, AttentionWithTheWrongSignIsWrong) {
     const OutputTally outs = tally(judge("sparse_attention_decode", recorded), "out");
     EXPECT_GT(2 * outs.wrong, outs.elements) << recorded.title;
   }
+}
+
+/// What mxfp8_moe is judged by: one recorded case with something done to it.
+template <class Change>
+RunResult judge_experts(std::size_t index, Change change) {
+  Recording recording = load("mxfp8_moe");
+  change(recording.cases.at(index));
+  return judge("mxfp8_moe", recording.cases.at(index));
+}
+
+std::uint64_t wrong_of(const RunResult& result, const std::string& name) {
+  return tally(result, name).wrong;
+}
+
+TEST(Judges, QuantisedTokensAreExact) {
+  const RunResult result = judge_experts(0, [](RecordedCase& recorded) {
+    output_of(recorded, "hidden_q").view<std::uint8_t, 2>()(0, 9) ^= 1;
+    output_of(recorded, "hidden_scale").view<std::uint8_t, 2>()(0, 3) ^= 1;
+  });
+  EXPECT_EQ(wrong_of(result, "hidden_q"), 1u);
+  EXPECT_EQ(wrong_of(result, "hidden_scale"), 1u);
+}
+
+TEST(Judges, GateAndUpOfAnotherExpertAreWrong) {
+  // Two pairs of a token, of different experts, with their rows exchanged.
+  const RunResult result = judge_experts(3, [](RecordedCase& recorded) {
+    auto view = output_of(recorded, "gate_up").view<std::uint16_t, 2>();
+    for (std::int64_t i = 0; i < view.dim(1); ++i) std::swap(view(0, i), view(1, i));
+  });
+  EXPECT_GT(wrong_of(result, "gate_up"), tally(result, "gate_up").elements / 2);
+}
+
+TEST(Judges, AnActivationScaleOneBinadeOffIsWrongInEveryBlock) {
+  const RunResult result = judge_experts(1, [](RecordedCase& recorded) {
+    auto view = output_of(recorded, "act_scale").view<std::uint8_t, 2>();
+    for (std::int64_t pair = 0; pair < view.dim(0); ++pair)
+      for (std::int64_t block = 0; block < view.dim(1); ++block)
+        view(pair, block) = static_cast<std::uint8_t>(view(pair, block) + 1);
+  });
+  EXPECT_EQ(wrong_of(result, "act_scale"), tally(result, "act_scale").elements);
+  EXPECT_GT(wrong_of(result, "act_q"), tally(result, "act_q").elements / 2)
+      << "the codes belong to the other scale";
+}
+
+TEST(Judges, ALimitThatIsIgnoredIsSeen) {  // G02, as seen from outside
+  const RunResult result = judge_experts(2, [](RecordedCase& recorded) {
+    for (NamedScalar& scalar : recorded.scalars)
+      if (scalar.name == "limit") scalar.value = 0x1p-6;
+  });
+  EXPECT_GT(wrong_of(result, "act_q"), 0u);
+}
+
+TEST(Judges, AFactorAppliedTwiceIsWrongInEveryRoutedRow) {  // M11, as seen from outside
+  const RunResult result = judge_experts(0, [](RecordedCase& recorded) {
+    auto view = output_of(recorded, "expert_out").view<float, 2>();
+    for (std::int64_t i = 0; i < view.dim(1); ++i) view(0, i) *= 2;
+  });
+  const auto rows = static_cast<std::uint64_t>(tally(result, "expert_out").elements / 3);
+  EXPECT_GT(wrong_of(result, "expert_out"), rows / 2);
+  EXPECT_GT(wrong_of(result, "out"), rows / 2) << "and the recorded sum no longer fits";
+}
+
+TEST(Judges, ASumOfSlotsTwoCodesOffIsWrong) {
+  const RunResult result = judge_experts(0, [](RecordedCase& recorded) {
+    auto view = output_of(recorded, "out").view<std::uint16_t, 2>();
+    view(0, 100) = static_cast<std::uint16_t>(view(0, 100) + 2);
+  });
+  EXPECT_EQ(wrong_of(result, "out"), 1u);
+  EXPECT_EQ(result.first_difference->index, (OutputJudge::Index{{"token", 0}, {"element", 100}}));
 }
 
 }  // namespace
