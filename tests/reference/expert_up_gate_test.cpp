@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "reference/expert_panel.hpp"
 #include "tests/reference/expert_data.hpp"
 
 namespace monoref {
@@ -155,6 +156,39 @@ TEST(ExpertWeights, EveryScaleByteTimesEveryKindOfCode) {
   EXPECT_EQ(mx_activation(0x38, 0, E8M0Zero::kSmallest), 0x1p-127f);
   EXPECT_EQ(mx_activation(0x38, 0, E8M0Zero::kZero), 0.0f);
   EXPECT_EQ(mx_activation(0x7E, 254, E8M0Zero::kSmallest), INFINITY) << "448 * 2^127";
+}
+
+TEST(ExpertWeights, EveryPanelIsTheDefinition) {
+  // 256 blocks have a scale byte each; 8 rounds give every block every code.
+  for (const MxElement element : {MxElement::kFp8, MxElement::kFp4}) {
+    ExpertData data(element, 1, SharedExpert::kNone, 32, 256);
+    for (std::int64_t round = 0; round < 8; ++round) {
+      for (std::int64_t row = 0; row < 32; ++row)
+        for (std::int64_t k = 0; k < 256; ++k) {
+          const std::int64_t code = round * 32 + k % 32;
+          data.set_code(0, row, k,
+                        static_cast<std::uint32_t>(element == MxElement::kFp8 ? code : code & 0xF));
+          data.set_scale(0, row, k / 32, row * 8 + k / 32);
+        }
+      const ExpertMatrix matrix = expert_matrix(data.weights(), 0);
+      for (const E8M0Zero zero : {E8M0Zero::kSmallest, E8M0Zero::kZero})
+        for (const Isa isa : available_isas())
+          for (const std::int64_t first_row : {0, 16})
+            for (const std::int64_t first_k : {0, 128}) {
+              std::vector<float> panel(kExpertPanel);
+              decode_expert_panel(matrix, first_row, first_k, zero, panel.data(), isa);
+              for (std::int64_t row = 0; row < 16; ++row) {
+                std::vector<float> expected(kExpertStep);
+                read_weights(matrix, first_row + row, first_k, zero, expected);
+                for (std::size_t k = 0; k < expected.size(); ++k)
+                  ASSERT_TRUE(
+                      same_float(panel[k * 16 + static_cast<std::size_t>(row)], expected[k]))
+                      << "row " << first_row + row << ", k " << first_k << " + " << k << ", round "
+                      << round << ", " << isa_name(isa);
+              }
+            }
+    }
+  }
 }
 
 TEST(ExpertUpGate, WavesOwnNeighbouringStepsAndAreAddedInOrder) {
