@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -51,34 +52,49 @@ std::int32_t garbage_id(const Routing& routing, CounterRandom& random) {
   return kinds[static_cast<std::size_t>(random.below(kinds.size()))];
 }
 
-/// Four codes of the named content out of four random bytes. "cancelling" ones are large and of
-/// both signs, so that the order of a sum shows.
-std::uint32_t code_word(std::string_view kind, MxElement element, CounterRandom& random) {
-  const std::uint32_t word = random.bits32();
-  const bool fp8 = element == MxElement::kFp8;
-  if (kind == "ones")
-    return fp8 ? 0x38383838u ^ (word & 0x80808080u) : 0x22222222u ^ (word & 0x88888888u);
-  if (kind == "sparse" && !random.once_in(8)) return 0;
-  if (!fp8 && kind == "cancelling") return (word & 0x99999999u) | 0x66666666u;
-  if (!fp8) return kind == "positive" ? (word & 0x77777777u) | 0x11111111u : word;
-  std::uint32_t codes = 0;
-  for (int shift = 0; shift < 32; shift += 8) {
-    std::uint32_t code = word >> shift & 0xFFu;
-    if (kind == "cancelling") code = (code & 0x80u) | (0x70u + (code & 0x0Fu) % 14);
-    if (kind == "positive") code = (code & 0x7Fu) | 0x01u;
-    if ((code & 0x7Fu) == 0x7Fu && !(kind == "special" && random.once_in(32))) code ^= 0x08u;
-    codes |= code << shift;
-  }
-  return codes;
+/// Four E4M3FN codes at once: where a byte is NaN, one bit less of its exponent.
+std::uint32_t without_nan(std::uint32_t word) {
+  const std::uint32_t nan = ((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
+  return word ^ nan >> 4;
 }
 
-void fill_codes(std::span<std::byte> bytes, std::string_view kind, MxElement element,
-                CounterRandom random) {
+template <class MakeWord>
+void fill_words(std::span<std::byte> bytes, CounterRandom random, MakeWord make_word) {
   for (std::size_t i = 0; i < bytes.size(); i += 4) {
-    const std::uint32_t word = code_word(kind, element, random);
-    for (std::size_t j = i; j < std::min(i + 4, bytes.size()); ++j)
-      bytes[j] = static_cast<std::byte>(word >> 8 * (j - i) & 0xFFu);
+    const std::uint32_t word = make_word(random.bits32(), random);
+    std::memcpy(&bytes[i], &word, std::min<std::size_t>(4, bytes.size() - i));
   }
+}
+
+/// Codes of the named content. "cancelling" ones are large and of both signs, so that the order of
+/// a sum shows; "positive" ones are above 0, so that Inf shows.
+void fill_codes(std::span<std::byte> bytes, std::string_view kind, MxElement element,
+                const CounterRandom& random) {
+  using Word = std::uint32_t;
+  const bool fp8 = element == MxElement::kFp8;
+  const auto any = [fp8](Word word) { return fp8 ? without_nan(word) : word; };
+  if (kind == "ones")
+    return fill_words(bytes, random, [=](Word word, CounterRandom&) {
+      return fp8 ? 0x38383838u ^ (word & 0x80808080u) : 0x22222222u ^ (word & 0x88888888u);
+    });
+  if (kind == "cancelling")
+    return fill_words(bytes, random, [=](Word word, CounterRandom&) {
+      return fp8 ? 0x70707070u | (word & 0x8D8D8D8Du) : 0x66666666u | (word & 0x99999999u);
+    });
+  if (kind == "positive")
+    return fill_words(bytes, random, [=](Word word, CounterRandom&) {
+      return fp8 ? without_nan(0x01010101u | (word & 0x7F7F7F7Fu))
+                 : 0x11111111u | (word & 0x77777777u);
+    });
+  if (kind == "sparse")
+    return fill_words(bytes, random, [=](Word word, CounterRandom& more) {
+      return more.once_in(8) ? any(word) : 0;
+    });
+  if (kind == "special")
+    return fill_words(bytes, random, [=](Word word, CounterRandom& more) {
+      return any(word) != word && more.once_in(32) ? word : any(word);
+    });
+  fill_words(bytes, random, [=](Word word, CounterRandom&) { return any(word); });
 }
 
 /// The scale byte of a block; `one_special_in` so many is one of the ends of the format.
@@ -136,10 +152,11 @@ void fill_expert(Stack& stack, std::int64_t id, const Params& params, std::strin
   fill_codes(stack.codes(id), params.word("weight_codes"), stack.element,
              CounterRandom(seed, stream));
   CounterRandom random(seed, ~stream);
+  const std::string_view kind = params.word("weight_scales");
   for (std::int64_t row = 0; row < stack.rows; ++row)
     for (std::int64_t block = 0; block < stack.k / kBlock; ++block)
       stack.scale.base()[shuffled_scale_offset(id * stack.rows + row, block, stack.columns())] =
-          std::byte{scale_byte(params.word("weight_scales"), row, block, 128, random)};
+          std::byte{scale_byte(kind, row, block, 128, random)};
 }
 
 std::int64_t padded_columns(std::int64_t k) {
