@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "fuzz/commands/bench_arithmetic.hpp"
+#include "fuzz/commands/bench_experts.hpp"
 #include "fuzz/commands/bench_routing.hpp"
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/generator.hpp"
@@ -92,6 +93,7 @@ int bench_command(const CommonOptions& common) {
   }
   if (common.stages == "all") {
     register_arithmetic_benchmarks();
+    register_expert_benchmarks();
     register_routing_benchmarks();
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
     benchmark::RegisterBenchmark(
