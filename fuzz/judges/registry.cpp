@@ -16,6 +16,8 @@ void judge_gpu_functions(const RecordedCase& recorded, RunResult& result);
 void judge_index_topk_decode(const RecordedCase& recorded, RunResult& result);
 void judge_sparse_attention_decode(const RecordedCase& recorded, RunResult& result);
 void judge_mxfp8_moe(const RecordedCase& recorded, RunResult& result);
+void judge_moe_route(const RecordedCase& recorded, RunResult& result);
+void judge_biased_topk_torch(const RecordedCase& recorded, RunResult& result);
 
 const std::vector<RecordingJudge>& recording_judges() {
   static const std::vector<RecordingJudge> judges{
@@ -45,6 +47,13 @@ const std::vector<RecordingJudge>& recording_judges() {
        "rule e; each stage from its recorded input: any order of the dots, 25-bit matrix units;"
        " exp2 and division of 2 ulps, flushing",
        judge_mxfp8_moe},
+      {"moe_route", "moe_route",
+       "binary64 beside ours; ids where keys are apart, by plain keys and by packed ones",
+       judge_moe_route},
+      {"biased_topk_torch", "moe_route",
+       "any order of the sum; exp2 and division of 2 ulps, flushing; ids where keys are apart, in"
+       " any order",
+       judge_biased_topk_torch},
   };
   return judges;
 }

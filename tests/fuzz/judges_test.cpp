@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
+#include "fuzz/stages/content.hpp"
 #include "golden/recording.hpp"
 #include "reference/formats/convert.hpp"
 
@@ -53,7 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Recordings, EveryJudge,
                                          "formats", "e8m0_and_fp4", "mxfp8_quantize",
                                          "weight_layouts", "hopper_mma", "hopper_wgmma",
                                          "gpu_functions", "mxfp8_moe", "index_topk_decode",
-                                         "index_topk_decode_4_heads", "sparse_attention_decode"));
+                                         "index_topk_decode_4_heads", "sparse_attention_decode",
+                                         "moe_route", "biased_topk_torch"));
 
 TEST(Judges, EveryRecordedDotIsCounted) {
   for (const std::string name : {"hopper_mma", "hopper_wgmma"}) {
@@ -292,6 +295,153 @@ TEST(Judges, ASumOfSlotsTwoCodesOffIsWrong) {
   });
   EXPECT_EQ(wrong_of(result, "out"), 1u);
   EXPECT_EQ(result.first_difference->index, (OutputJudge::Index{{"token", 0}, {"element", 100}}));
+}
+
+/// An input of a recorded case, to be changed.
+Tensor& input_of(RecordedCase& recorded, const std::string& name) {
+  for (NamedTensor& input : recorded.inputs)
+    if (input.name == name) return input.tensor;
+  refuse("no input '{}'", name);
+}
+
+TEST(Judges, ExpertsInTheWrongOrderAreWrongByPlainAndByPackedKeys) {
+  Recording recording = load("moe_route");
+  RecordedCase& recorded = recording.cases.at(7);  // biases from -2.2 to 2.9 keep the keys apart
+  for (const char* output : {"ids", "ids by packed keys"}) {
+    const OutputTally before = tally(judge("moe_route", recorded), output);
+    EXPECT_EQ(before.exact, 44u) << "all of 11 rows are decided";
+    EXPECT_EQ(before.undecided, 0u);
+  }
+  auto ids = output_of(recorded, "ids").view<std::int32_t, 2>();
+  std::swap(ids(3, 1), ids(3, 2));
+  for (const char* output : {"ids", "ids by packed keys"})
+    EXPECT_EQ(tally(judge("moe_route", recorded), output).wrong, 2u) << output;
+}
+
+TEST(Judges, AnExpertThatIsWorseOrTwiceTheSameOrNoneIsWrong) {
+  for (const char* name : {"moe_route", "biased_topk_torch"}) {
+    RecordedCase recorded = load(name).cases.at(7);
+    const auto bias = recorded.input("bias").view<float, 1>();
+    auto ids = output_of(recorded, "ids").view<std::int32_t, 2>();
+    std::int32_t worst = 0;
+    for (std::int32_t e = 0; e < 128; ++e)
+      if (bias(e) < bias(worst)) worst = e;
+    ASSERT_EQ(tally(judge(name, recorded), "ids").wrong, 0u);
+    for (const std::int32_t planted : {worst, ids(2, 0), 128, -1}) {
+      ids(2, 3) = planted;
+      EXPECT_EQ(tally(judge(name, recorded), "ids").wrong, 1u) << name << " " << planted;
+      EXPECT_EQ(tally(judge(name, recorded), "weights").undecided, 4u) << "of other experts";
+    }
+  }
+}
+
+/// The first row of a recorded selection, as a case of its own.
+RecordedCase first_row(const std::string& name, std::size_t which) {
+  RecordedCase recorded = load(name).cases.at(which);
+  input_of(recorded, "logits") = take_rows(recorded.input("logits"), {0});
+  for (NamedTensor& output : recorded.outputs) output.tensor = take_rows(output.tensor, {0});
+  return recorded;
+}
+
+TEST(Judges, EqualKeysGoToTheLowerExpertWhereTheRecordingSaysSo) {
+  RecordedCase recorded = first_row("moe_route", 7);
+  auto ids = output_of(recorded, "ids").view<std::int32_t, 2>();
+  auto logits = input_of(recorded, "logits").view<float, 2>();
+  auto bias = input_of(recorded, "bias").view<float, 1>();
+  // The best expert and a neighbour become the same.
+  const std::int32_t best = ids(0, 0);
+  const std::int32_t neighbour = best == 0 ? 1 : best - 1;
+  for (std::int64_t slot = 0; slot < 4; ++slot) ASSERT_NE(ids(0, slot), neighbour);
+  logits(0, neighbour) = logits(0, best);
+  bias(neighbour) = bias(best);
+  ids(0, 3) = ids(0, 2);
+  ids(0, 2) = ids(0, 1);
+  ids(0, 0) = std::min(best, neighbour);
+  ids(0, 1) = std::max(best, neighbour);
+  for (const char* output : {"ids", "ids by packed keys"})
+    EXPECT_EQ(tally(judge("moe_route", recorded), output).exact, 4u) << output;
+  std::swap(ids(0, 0), ids(0, 1));
+  for (const char* output : {"ids", "ids by packed keys"})
+    EXPECT_EQ(tally(judge("moe_route", recorded), output).wrong, 2u) << output;
+}
+
+TEST(Judges, KeysThatPackingCannotTellApartAreNotJudgedByPackedKeys) {
+  RecordedCase recorded = first_row("moe_route", 7);
+  const auto ids = output_of(recorded, "ids").view<std::int32_t, 2>();
+  auto logits = input_of(recorded, "logits").view<float, 2>();
+  auto bias = input_of(recorded, "bias").view<float, 1>();
+  // The two best get scores of 1/2 and keys of 5 + 2^-18 and 5, 8 places apart.
+  bias(ids(0, 0)) = 4.5f + 0x1p-18f;
+  bias(ids(0, 1)) = 4.5f;
+  logits(0, ids(0, 0)) = logits(0, ids(0, 1)) = 0;
+  const RunResult result = judge("moe_route", recorded);
+  EXPECT_EQ(tally(result, "ids").exact, 4u);
+  EXPECT_EQ(tally(result, "ids by packed keys").exact, 2u);
+  EXPECT_EQ(tally(result, "ids by packed keys").undecided, 2u);
+}
+
+TEST(Judges, EqualExpertsInNoStatedOrderAreNotJudged) {
+  RecordedCase recorded = first_row("biased_topk_torch", 0);
+  const auto ids = output_of(recorded, "ids").view<std::int32_t, 2>();
+  auto logits = input_of(recorded, "logits").view<float, 2>();
+  auto bias = input_of(recorded, "bias").view<float, 1>();
+  ASSERT_EQ(tally(judge("biased_topk_torch", recorded), "ids").exact, 4u);
+  // The worst of the four and one that is left out become the same.
+  const auto key = [&](std::int32_t e) { return 1 / (1 + std::exp(-logits(0, e))) + bias(e); };
+  std::set<std::int32_t> chosen;
+  std::int32_t worst = ids(0, 0);
+  for (std::int64_t slot = 0; slot < 4; ++slot) {
+    chosen.insert(ids(0, slot));
+    if (key(ids(0, slot)) < key(worst)) worst = ids(0, slot);
+  }
+  std::int32_t left_out = 0;
+  while (chosen.contains(left_out)) ++left_out;
+  logits(0, left_out) = logits(0, worst);
+  bias(left_out) = bias(worst);
+  const OutputTally tied = tally(judge("biased_topk_torch", recorded), "ids");
+  EXPECT_EQ(tied.exact, 3u);
+  EXPECT_EQ(tied.undecided, 1u);
+}
+
+// Weights go through some eight roundings; 1e-5 is 84 places.
+TEST(Judges, EveryWeightThatIsOffIsWrong) {
+  Recording exact = load("moe_route");
+  for (RecordedCase& recorded : exact.cases) {
+    const std::uint64_t judged = tally(judge("moe_route", recorded), "weights").elements;
+    auto weights = output_of(recorded, "weights").view<double, 2>();
+    for (std::int64_t row = 0; row < weights.dim(0); ++row)
+      for (std::int64_t slot = 0; slot < 4; ++slot) weights(row, slot) *= 1.00001;
+    EXPECT_EQ(tally(judge("moe_route", recorded), "weights").wrong, judged) << recorded.title;
+  }
+  Recording torch = load("biased_topk_torch");
+  for (RecordedCase& recorded : torch.cases) {
+    const std::uint64_t judged = tally(judge("biased_topk_torch", recorded), "weights").elements;
+    auto weights = output_of(recorded, "weights").view<float, 2>();
+    for (std::int64_t row = 0; row < weights.dim(0); ++row)
+      for (std::int64_t slot = 0; slot < 4; ++slot) weights(row, slot) *= 1.00001f;
+    EXPECT_EQ(tally(judge("biased_topk_torch", recorded), "weights").wrong, judged)
+        << recorded.title;
+  }
+}
+
+// M11, M12: the recording has a factor of 2.
+TEST(Judges, AFactorThatIsMissingOrThereTwiceIsWrong) {
+  for (const double factor : {0.5, 2.0}) {
+    Recording recording = load("moe_route");
+    RecordedCase& recorded = recording.cases.at(7);
+    auto weights = output_of(recorded, "weights").view<double, 2>();
+    for (std::int64_t row = 0; row < weights.dim(0); ++row)
+      for (std::int64_t slot = 0; slot < 4; ++slot) weights(row, slot) *= factor;
+    EXPECT_EQ(tally(judge("moe_route", recorded), "weights").wrong, 44u);
+  }
+}
+
+TEST(Judges, AGapOfAnotherRowIsWrong) {
+  Recording recording = load("moe_route");
+  RecordedCase& recorded = recording.cases.at(7);
+  auto gaps = output_of(recorded, "fourth_fifth_gap").view<double, 1>();
+  std::swap(gaps(0), gaps(1));
+  EXPECT_EQ(tally(judge("moe_route", recorded), "fourth_fifth_gap").wrong, 2u);
 }
 
 }  // namespace
