@@ -397,7 +397,6 @@ Stage router_stage() {
       {"router_residual_twice", "own", "the residual is added twice"},
       {"router_h_mid_without_residual", "own", "h_mid is the sum alone"},
       {"router_norm_source_swapped", "own", "the norm goes on with the other form of the sum"},
-      {"router_square_not_fused", "own", "squares rounded before they are added"},
       {"router_lane_has_neighbours", "own", "a lane owns other elements than the stated ones"},
       {"router_waves_reversed", "own", "waves are added from the last one on"},
       {"router_eps_outside_root", "own", "eps added to the root"},
