@@ -407,6 +407,8 @@ Stage router_stage() {
       {"router_last_step_dropped", "own", "the last 512 elements are left out of the logits"},
       {"router_gate_weight_rounded", "own", "weights of binary32 are rounded to BF16"},
   };
+  stage.golden_cases = 8;
+  stage.golden_bytes = 1 << 17;
   return stage;
 }
 
