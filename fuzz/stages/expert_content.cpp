@@ -16,6 +16,8 @@ namespace monoref {
 namespace {
 
 constexpr auto kBlock = static_cast<std::int64_t>(kMxBlock);
+/// More experts than these are not stored whole, at the model's sizes 1.2 GB.
+constexpr std::int64_t kManyExperts = 8;
 
 MxElement element_of(const Params& params) {
   return params.word("weights") == "mxfp4" ? MxElement::kFp4 : MxElement::kFp8;
@@ -190,7 +192,7 @@ std::vector<Dimension> routing_dimensions() {
   return {
       {"rows", 1, 0, 6, {0, 1, 4, 5, 11, 12, 16, 17}, {}, "tokens of the step"},
       {"top_k", 1, 1, 3, {1, 4}, {}, "routed experts of a token", 8},
-      {"experts", 2, 1, 6, {1, 8}, {}, "routed experts, at least top_k", 128},
+      {"experts", 2, 1, 6, {1, 8, 128}, {}, "routed experts, at least top_k"},
       Dimension::choice("shared", {"none", "separate", "fused"}, "the shared expert"),
       Dimension::choice("ids", {"distinct", "same", "rotated", "spread", "padded"},
                         "who is routed where"),
@@ -200,7 +202,8 @@ std::vector<Dimension> routing_dimensions() {
 std::vector<Dimension> expert_weight_dimensions() {
   return {
       Dimension::choice("weights", {"mxfp8", "mxfp4"}, "element format of the routed experts"),
-      Dimension::choice("storage", {"whole", "routed"}, "experts whose weights exist"),
+      Dimension::choice("storage", {"whole", "routed"},
+                        "experts whose weights exist; of many experts the routed ones"),
       Dimension::choice("activation_codes",
                         {"any", "cancelling", "positive", "ones", "sparse", "special"},
                         "codes of the activations"),
@@ -247,7 +250,7 @@ void add_expert_weights(Case& item, const Params& params, const Routing& routing
   const MxElement element = element_of(params);
   const auto bytes = static_cast<std::int64_t>(mx_code_bytes(element, static_cast<std::size_t>(k)));
   const std::int64_t experts = routing.experts();
-  const bool whole = params.word("storage") == "whole";
+  const bool whole = params.word("storage") == "whole" && routing.n_routed <= kManyExperts;
   const std::vector<std::int32_t> routed = experts_in(item.input("topk_ids"), experts);
   Stack stack{Tensor(DType::kUInt8, stack_layout({experts, rows, bytes}, experts, whole, routed)),
               Tensor(DType::kUInt8,
