@@ -2,12 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
-#include <stdexcept>
 
-#include "reference/formats/convert.hpp"
 #include "tests/before_attention/numbers.hpp"
+#include "tests/reference/square_sum.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref {
@@ -16,7 +14,6 @@ namespace {
 using testing::bf16;
 using testing::bits;
 using testing::Codes;
-using testing::from_bf16;
 using testing::matrix_view;
 using testing::poisoned;
 using testing::refusal_of;
@@ -111,28 +108,6 @@ TEST(Router, EpsIsInsideTheRoot) {
   EXPECT_EQ(routing.run().xn, Codes(512, bf16(0.5f)));
 }
 
-float root(float sum_of_squares) {
-  return 1.0f / std::sqrt(sum_of_squares / 6144.0f + static_cast<float>(kTinyEps));
-}
-
-std::uint16_t normalised(std::uint16_t v, std::uint16_t gamma, float sum_of_squares) {
-  return bf16_from_float((from_bf16(v) * root(sum_of_squares)) * (from_bf16(gamma) + 1.0f));
-}
-
-struct Element {
-  std::uint16_t v;
-  std::uint16_t gamma;
-};
-
-/// An element whose xn lies next to a boundary of BF16, so that it differs between two sums of
-/// squares which differ in their last places. It is so small that its own square vanishes beside 1.
-Element telling_apart(float sum, float other) {
-  for (std::uint16_t v = 0x2B80; v < 0x2C00; ++v)  // 2^-40 to 2^-39
-    for (std::uint16_t gamma = 0x3C00; gamma < 0x4000; ++gamma)
-      if (normalised(v, gamma, sum) != normalised(v, gamma, other)) return {v, gamma};
-  throw std::logic_error("no element tells the two sums apart");
-}
-
 struct Place {
   std::size_t element;
   float value;
@@ -141,14 +116,15 @@ struct Place {
 /// Runs a row that holds these numbers and next to nothing else, and looks at everything else for
 /// the sum of its squares: `sum`, and not `other`, which another order would give.
 void expect_sum_of_squares(const std::vector<Place>& places, float sum, float other) {
-  const Element small = telling_apart(sum, other);
+  const testing::NormElement small = testing::telling_apart(sum, other, kTinyEps);
   Routing routing{.rows = 1, .hidden = 6144, .experts = 1};
   routing.sum.assign(6144, small.v);
   routing.gamma.assign(6144, small.gamma);
   for (const Place& place : places) routing.sum[place.element] = bf16(place.value);
   routing.run();
   for (std::size_t i = 0; i < 6144; ++i)
-    ASSERT_EQ(routing.xn[i], normalised(routing.sum[i], small.gamma, sum)) << i;
+    ASSERT_EQ(routing.xn[i], testing::normalised({routing.sum[i], small.gamma}, sum, kTinyEps))
+        << i;
 }
 
 TEST(Router, AThreadOwnsTwelveNeighbours) {
