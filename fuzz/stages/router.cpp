@@ -178,11 +178,11 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   std::size_t sum_at = 0;
   std::size_t residual_at = 0;
   const auto rows_of = [&](const char* gap) {
-    return gapped_rows(sizes.rows, sizes.hidden, 1, 8 * params[gap]);
+    return gapped_rows(sizes.rows, sizes.hidden, 1, params[gap]);
   };
   Case item;
   item.scalars = {{"eps", defect == "eps_zero" ? 0.0 : eps},
-                  {"out_row_gap", 8 * params["out_row_gap"]},
+                  {"out_row_gap", params["out_row_gap"]},
                   {"defect", defect}};
   item.inputs = {
       {"sum",
@@ -192,7 +192,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
       {"gamma", drawn_tensor(DType::kBFloat16, Layout::dense({sizes.hidden}),
                              [&] { return gamma[gamma_at++]; })},
       {"gate", drawn_tensor(bf16 ? DType::kBFloat16 : DType::kFloat32,
-                            gapped_rows(sizes.experts, sizes.hidden, 1, 8 * params["gate_row_gap"]),
+                            gapped_rows(sizes.experts, sizes.hidden, 1, params["gate_row_gap"]),
                             [&] { return gate_element(params.word("gate"), bf16, gate_random); })}};
   plant_defect(item, defect, sizes);
   return item;
@@ -354,10 +354,10 @@ Stage router_stage() {
        {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
        {},
        "the size of a case is not cut"},
-      {"sum_row_gap", 0, 0, 2, {}, {}, "elements between rows of the sum, in eights"},
-      {"residual_row_gap", 0, 0, 2, {}, {}, "elements between rows of the residual, in eights"},
-      {"gate_row_gap", 0, 0, 2, {}, {}, "elements between rows of the gate, in eights"},
-      {"out_row_gap", 0, 0, 2, {}, {}, "elements between rows of the results, in eights"},
+      {"sum_row_gap", 0, 0, 9, {0, 1, 8}, {}, "elements between rows of the sum"},
+      {"residual_row_gap", 0, 0, 9, {0, 1, 8}, {}, "elements between rows of the residual"},
+      {"gate_row_gap", 0, 0, 9, {0, 1, 8}, {}, "elements between rows of the gate"},
+      {"out_row_gap", 0, 0, 9, {0, 1, 8}, {}, "elements between rows of the results"},
       Dimension::choice("content",
                         {"ordinary", "ones", "zero", "outliers", "wide", "subnormal", "special"},
                         "most rows of the sum"),
