@@ -1,0 +1,79 @@
+// step_counter: generator, reference and kernel side by side.
+#include "fuzz/stage.hpp"
+#include "fuzz/stages/floats.hpp"
+#include "reference/decode_step.hpp"
+
+namespace monoref {
+namespace {
+
+Case build(const Params& params, const Contract&, std::uint64_t seed) {
+  CounterRandom random(seed, "counter");
+  const std::string_view kind = params.word("counter");
+  std::uint32_t counter = random.bits32();
+  if (kind == "zero") counter = 0;
+  if (kind == "last") counter = 0x7FFFFFFFu;
+  if (kind == "minus_one") counter = 0xFFFFFFFFu;
+  if (kind == "around_2_16") counter = 0xFFFFu + static_cast<std::uint32_t>(random.below(2));
+  const std::string defect(params.word("defect"));
+  const std::int64_t length = defect == "two_counters" ? 2 : 1;
+  Case item;
+  item.scalars = {{"blocks", params["blocks"]}, {"defect", defect}};
+  item.inputs = {
+      {"counter", drawn_tensor(DType::kInt32, Layout::dense({length}), [&] { return counter; })}};
+  return item;
+}
+
+std::vector<OutputSpec> outputs(const Case& item) {
+  const Tensor& counter = item.input("counter");
+  if (counter.dim(0) != 1)
+    refuse("step_counter: counter has {} in dimension 0, must have 1", counter.dim(0));
+  return {{"counter", DType::kInt32, counter.layout(), {"counter"}, "counter"}};
+}
+
+void reference(const Case& item, Outputs& out) {
+  out[0].tensor.view<std::int32_t, 1>()(0) =
+      next_step(item.input("counter").view<std::int32_t, 1>()(0));
+}
+
+void launch(const Case& item, const Launcher& launcher) {
+  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(item.integer_or("blocks", 1)),
+                          .threads_x = static_cast<std::uint32_t>(launcher.wave())};
+  launcher.run("monoref_step_counter", grid, launcher.address<std::int32_t>("out.counter"));
+}
+
+std::optional<std::string> one_more(const Case& item, const Outputs& out, const Evaluate&) {
+  const auto before = static_cast<std::uint32_t>(item.input("counter").view<std::int32_t, 1>()(0));
+  const auto after = static_cast<std::uint32_t>(output(out, "counter").view<std::int32_t, 1>()(0));
+  if (after - before != 1) return fmt::format("{} is followed by {}", before, after);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Stage step_counter_stage() {
+  Stage stage;
+  stage.name = "step_counter";
+  stage.summary = "the number of the step, once more";
+  stage.source = "mono-decode section 2";
+  stage.dimensions = {
+      {"blocks", 1, 1, 3, {}, {}, "blocks of the launch, of which one thread counts"},
+      Dimension::choice("counter", {"zero", "any", "last", "minus_one", "around_2_16"},
+                        "the counter before"),
+      {"defect",
+       0,
+       0,
+       0,
+       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+       {"none", "two_counters"},
+       "a fault of the input that must be refused"},
+  };
+  stage.build = build;
+  stage.outputs = outputs;
+  stage.reference = reference;
+  stage.launch = launch;
+  stage.properties = {{"count", "the counter goes up by one, modulo 2^32", one_more}};
+  stage.mutants = {{"step_counter_not_advanced", "own", "the counter stays"}};
+  return stage;
+}
+
+}  // namespace monoref
