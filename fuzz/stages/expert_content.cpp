@@ -99,6 +99,12 @@ void fill_codes(std::span<std::byte> bytes, std::string_view kind, MxElement ele
   fill_words(bytes, random, [=](Word word, CounterRandom&) { return any(word); });
 }
 
+/// The second half of every row of `width` becomes the first.
+void repeat_halves(std::vector<std::byte>& rows, std::size_t width) {
+  for (std::size_t first = 0; first < rows.size(); first += width)
+    std::copy_n(&rows[first], width / 2, &rows[first + width / 2]);
+}
+
 /// The scale byte of a block; `one_special_in` so many is one of the ends of the format.
 std::uint8_t scale_byte(std::string_view kind, std::int64_t row, std::int64_t block,
                         std::int64_t one_special_in, CounterRandom& random) {
@@ -145,6 +151,16 @@ Layout stack_layout(std::vector<std::int64_t> dims, std::int64_t experts, bool w
   return layout;
 }
 
+/// Makes the second half of every row's k the first with the other sign. In the layout of
+/// shuffle_weight the columns of 16 rows are one run, so that its halves are theirs.
+void mirror_codes(Stack& stack, std::int64_t id) {
+  const std::byte signs{stack.element == MxElement::kFp8 ? std::uint8_t{0x80} : std::uint8_t{0x88}};
+  const auto run = static_cast<std::size_t>(16 * stack.weight.dims().back());
+  const std::span<std::byte> codes = stack.codes(id);
+  for (std::size_t group = 0; group < codes.size(); group += run)
+    for (std::size_t i = 0; i < run / 2; ++i) codes[group + run / 2 + i] = codes[group + i] ^ signs;
+}
+
 /// Fills one expert from streams of its own, so that its weights do not depend on who else is
 /// routed to. Padding columns of the scales stay as they are.
 void fill_expert(Stack& stack, std::int64_t id, const Params& params, std::string_view name,
@@ -155,10 +171,18 @@ void fill_expert(Stack& stack, std::int64_t id, const Params& params, std::strin
              CounterRandom(seed, stream));
   CounterRandom random(seed, ~stream);
   const std::string_view kind = params.word("weight_scales");
+  const std::int64_t blocks = stack.k / kBlock;
+  const bool mirrored = params["mirrored"] != 0;
+  if (mirrored) mirror_codes(stack, id);
   for (std::int64_t row = 0; row < stack.rows; ++row)
-    for (std::int64_t block = 0; block < stack.k / kBlock; ++block)
-      stack.scale.base()[shuffled_scale_offset(id * stack.rows + row, block, stack.columns())] =
-          std::byte{scale_byte(kind, row, block, 128, random)};
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      std::byte* own =
+          &stack.scale.base()[shuffled_scale_offset(id * stack.rows + row, block, stack.columns())];
+      *own = std::byte{scale_byte(kind, row, block, 128, random)};
+      if (mirrored && block >= blocks / 2)
+        *own = stack.scale.base()[shuffled_scale_offset(id * stack.rows + row, block - blocks / 2,
+                                                        stack.columns())];
+    }
 }
 
 std::int64_t padded_columns(std::int64_t k) {
@@ -214,6 +238,13 @@ std::vector<Dimension> expert_weight_dimensions() {
                         "scales of the activations"),
       Dimension::choice("weight_scales", {"ones", "near", "distinct", "special"},
                         "scales of the weights"),
+      {"mirrored",
+       0,
+       0,
+       1,
+       {},
+       {},
+       "the second half of k cancels the first: sums are what their roundings leave"},
   };
 }
 
@@ -276,6 +307,7 @@ Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dim
   const Layout dense = Layout::dense(dims);
   std::vector<std::byte> codes(static_cast<std::size_t>(dense.elements()));
   fill_codes(codes, params.word("activation_codes"), MxElement::kFp8, random);
+  if (params["mirrored"] != 0) repeat_halves(codes, static_cast<std::size_t>(dims.back()));
   std::size_t at = 0;
   std::vector<std::int64_t> strides = dense.strides;
   for (std::size_t axis = 0; axis + 1 < strides.size(); ++axis)
@@ -287,12 +319,14 @@ Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dim
 Tensor make_activation_scales(const Params& params, std::vector<std::int64_t> dims,
                               CounterRandom& random) {
   const std::int64_t blocks = dims.back();
-  std::int64_t at = 0;
-  return drawn_tensor(DType::kUInt8, Layout::dense(std::move(dims)), [&] {
-    const std::int64_t place = at++;
-    return std::uint32_t{
-        scale_byte(params.word("activation_scales"), place / blocks, place % blocks, 64, random)};
-  });
+  const std::string_view kind = params.word("activation_scales");
+  std::vector<std::byte> scales;
+  for (std::int64_t place = 0; place < Layout::dense(dims).elements(); ++place)
+    scales.push_back(std::byte{scale_byte(kind, place / blocks, place % blocks, 64, random)});
+  if (params["mirrored"] != 0) repeat_halves(scales, static_cast<std::size_t>(blocks));
+  std::size_t at = 0;
+  return drawn_tensor(DType::kUInt8, Layout::dense(std::move(dims)),
+                      [&] { return std::to_integer<std::uint32_t>(scales[at++]); });
 }
 
 ExpertWeights expert_weights_of(const Case& item, const std::string& weight,

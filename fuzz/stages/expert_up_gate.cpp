@@ -219,7 +219,7 @@ Stage expert_up_gate_stage() {
   stage.contracts = {"mono", "mono,e8m0_zero=zero", "mono,swiglu_limit_zero=no_clamp",
                      "mono,out_of_range_slot=drop"};
   stage.golden_cases = 3;
-  stage.golden_bytes = 40000;
+  stage.golden_bytes = 30000;
   stage.dimensions = routing_dimensions();
   for (const Dimension& dimension : expert_weight_dimensions())
     stage.dimensions.push_back(dimension);
