@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "fuzz/commands/bench_arithmetic.hpp"
+#include "fuzz/commands/bench_attention.hpp"
 #include "fuzz/commands/bench_experts.hpp"
 #include "fuzz/commands/bench_routing.hpp"
 #include "fuzz/commands/commands.hpp"
@@ -93,8 +94,9 @@ int bench_command(const CommonOptions& common) {
   }
   if (common.stages == "all") {
     register_arithmetic_benchmarks();
-    register_expert_benchmarks();
+    register_attention_benchmarks();
     register_routing_benchmarks();
+    register_expert_benchmarks();
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
     benchmark::RegisterBenchmark(
         "check/recordings",
