@@ -200,10 +200,10 @@ Stage sparse_attention_stage() {
                      "mono,fp8_encoding=e4m3fnuz,fp8_max=240,fp8_overflow=saturate"};
   stage.dimensions = {
       {"requests", 1, 0, 2, {0, 1}, {}, "requests of the step"},
-      {"q_len", 1, 1, 3, {1, 1, 8}, {}, "query rows a request"},
-      {"topk", 1, 1, 3, {1, 2, 4}, {}, "blocks selected"},
+      {"q_len", 1, 1, 3, {1, 1, 8}, {}, "query rows a request", 8},
+      {"topk", 1, 1, 3, {1, 2, 4}, {}, "blocks selected", 16},
       {"init_blocks", 0, 0, 1, {}, {}, "pinned leading blocks"},
-      {"blocks", 1, 1, 5, {1, 2, 6}, {}, "blocks that the longest context may have"},
+      {"blocks", 1, 1, 5, {1, 2, 6}, {}, "blocks that the longest context may have", 64},
       {"short_of_capacity", 0, 0, 127, {0, 1, 112, 127}, {}, "keys missing in the last block"},
       {"hidden_units", 1, 1, 2, {}, {}, "rows of the output weight, in sixteens"},
       lengths_dimension(),
