@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "reference/arithmetic/portable.hpp"
@@ -568,7 +569,9 @@ Partials attention_model(const AttentionCase& c) {
   return out;
 }
 
-Partials attention_kernel(const AttentionCase& c, const Launch& launch) {
+/// `scale_stride` is the kernel's; without one, it gets no scales.
+Partials attention_kernel(const AttentionCase& c, const Launch& launch,
+                          std::optional<i64> scale_stride = 1) {
   KernelBench bench(launch.wave);
   const i64 heads = i64{c.kv_heads} * c.group;
   const auto results = static_cast<std::size_t>(c.rows() * c.partitions * heads);
@@ -580,11 +583,18 @@ Partials attention_kernel(const AttentionCase& c, const Launch& launch) {
   const auto m = bench.add(std::vector<float>(results, -7.0F));
   const auto l = bench.add(std::vector<float>(results, -7.0F));
   const i64 columns = 16 * i64{c.partitions};
-  bench.launch("monoref_fp8_attention_partition", launch.grid(256), q, heads * c.dim, i64{c.dim}, k,
-               v, c.pages(), table, c.kv_heads * columns, columns, contexts, i64{c.kv_heads},
-               i64{1}, k_scale, v_scale, i64{1}, o, m, l, c.rows(), c.kv_heads, c.group, c.dim,
-               c.partitions, c.sides, c.sm_scale, c.largest(), i32{!c.zeroed}, i32{c.fnuz},
-               i32{c.saturates});
+  const auto run = [&](auto scale_of_k, auto scale_of_v) {
+    bench.launch("monoref_fp8_attention_partition", launch.grid(256), q, heads * c.dim, i64{c.dim},
+                 k, v, c.pages(), table, c.kv_heads * columns, columns, contexts, i64{c.kv_heads},
+                 i64{1}, scale_of_k, scale_of_v, scale_stride.value_or(0), o, m, l, c.rows(),
+                 c.kv_heads, c.group, c.dim, c.partitions, c.sides, c.sm_scale, c.largest(),
+                 i32{!c.zeroed}, i32{c.fnuz}, i32{c.saturates});
+  };
+  void* const none = nullptr;
+  if (scale_stride)
+    run(k_scale, v_scale);
+  else
+    run(none, none);
   return {bench.read<u16>(o), bench.read<u32>(m), bench.read<u32>(l)};
 }
 
@@ -615,6 +625,16 @@ TEST_P(SparseAttention, PartitionsWithNan) {
     at(values, c.v_index(3, 40, 9) + 1) = nan;
     expect_attention(c, GetParam());
   }
+}
+
+TEST_P(SparseAttention, F13AbsentScalesAreOnes) {
+  AttentionCase c(2, 3, 32, 0, {300, 31, 129, 17});
+  const Partials scaled = attention_kernel(c, GetParam());
+  c.k_scale = c.v_scale = {1.0F, 1.0F};
+  const Partials of_each_head = attention_kernel(c, GetParam());
+  EXPECT_NE(of_each_head, scaled);
+  EXPECT_EQ(attention_kernel(c, GetParam(), 0), of_each_head) << "one for all heads";
+  EXPECT_EQ(attention_kernel(c, GetParam(), std::nullopt), of_each_head) << "none";
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -88,17 +88,67 @@ TEST(Fp8AttentionPartition, SumsOverKeysGoByLaneButterflyAndWave) {
   EXPECT_EQ(part.l_at(0, 0, 0), 1.0f + (2 + 4 + 8 + 16 + 7 * 32) * 0x1p-24f);
 }
 
-TEST(Fp8AttentionPartition, S07EveryContextHasAllItsMassAndNoMore) {
-  Attention attention = Attention::zeros(kMono, 1, 16, 5);
-  attention.fill_v(1.0f);
-  Random random(7);
-  for (std::int64_t head = 0; head < 16; ++head)
-    for (std::int64_t dim = 0; dim < 16; ++dim)
-      attention.set_q(0, head, dim, static_cast<float>(random.between(-8, 8)));
-  for (std::int64_t context = 1; context <= 600; ++context) {
-    attention.set_context(0, context);
-    for (const float out : merged(partial_fast(attention), kMono)) EXPECT_EQ(out, 1.0f) << context;
+/// p = 2^-exponent, and what is left of it in the product with V.
+struct Level {
+  std::int64_t exponent;
+  float code_of_448;  ///< e4m3(448 p)
+  float code_of_1;    ///< e4m3(p)
+};
+/// The last two are 0.875 and 0.21875 of the smallest code, of 448 as well.
+constexpr Level kPeak{0, 448.0f, 1.0f};
+constexpr Level kOthers[] = {{3, 56.0f, 0x1p-3f},
+                             {8, 1.75f, 0x1p-8f},
+                             {11, 0.21875f, 0.0f},
+                             {18, 0x1p-9f, 0.0f},
+                             {20, 0.0f, 0.0f}};
+
+/// The first key of every partition has the highest score.
+const Level& level_of(std::int64_t key) {
+  return key % 256 == 0 ? kPeak : kOthers[key % 256 % 5];
+}
+
+/// The merged mass of a context by the specification's formulas. Sums of p and of its codes are
+/// exact, whatever their order: multiples of 2^-20 below 2^4, and of 2^-9 below 2^12.
+float mass_of(std::int64_t context, bool scaled) {
+  std::vector<float> l, o;
+  for (std::int64_t first = 0; first < context; first += 256) {
+    float sum = 0, codes = 0;
+    for (std::int64_t key = first; key < std::min(context, first + 256); ++key) {
+      sum += std::ldexp(1.0f, -static_cast<int>(level_of(key).exponent));
+      codes += scaled ? level_of(key).code_of_448 : level_of(key).code_of_1;
+    }
+    const float per_code = 1.0f / (scaled ? 448.0f : 1.0f);
+    l.push_back(sum);
+    o.push_back(round_to_bf16((per_code * codes) * (1.0f / sum)));
   }
+  float total = l[0];
+  for (std::size_t i = 1; i < l.size(); ++i) total += l[i];
+  float out = 0;
+  for (std::size_t i = 0; i < l.size(); ++i) out += (l[i] / total) * o[i];
+  return round_to_bf16(out);
+}
+
+TEST(Fp8AttentionPartition, S07F07EveryContextHasTheMassThatRoundingLeaves) {
+  for (const bool scaled : {true, false})
+    for (const std::int64_t heads : {1, 4, 8, 16}) {
+      Attention attention =
+          Attention::zeros(with(scaled ? "p_scale=maximum" : "p_scale=one"), 1, heads, 5);
+      attention.fill_v(1.0f);
+      attention.sm_scale = 1.0 / 1.4426950408889634;
+      ASSERT_EQ(portable_exp2((static_cast<float>(attention.sm_scale) * -11.0f) * kLog2E),
+                0x1p-11f);
+      for (std::int64_t head = 0; head < heads; ++head) attention.set_q(0, head, 0, 1.0f);
+      for (std::int64_t key = 0; key < 5 * 128; ++key)
+        attention.set_k({key, 0, 0}, -static_cast<float>(level_of(key).exponent));
+      for (std::int64_t context = 1; context <= 600; ++context) {
+        attention.set_context(0, context);
+        const float expected = mass_of(context, scaled);
+        for (const float out : merged(partial_fast(attention), attention.contract))
+          ASSERT_EQ(out, expected) << context << " keys, " << heads << " heads";
+      }
+    }
+  EXPECT_EQ(mass_of(600, true), 1.0f) << "what the scale of 448 is for";
+  EXPECT_LT(mass_of(600, false), 1.0f);
 }
 
 TEST(Fp8AttentionPartition, F07FlatScoresGiveExactlyOneUpTo2048Keys) {

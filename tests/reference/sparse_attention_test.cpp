@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 
 #include "reference/arithmetic/attention_bounds.hpp"
@@ -145,6 +146,75 @@ TEST(SparseAttention, S26ARowWithoutTokensIsZeroOrItsFirstKey) {
     selected.attention.fill_v(7.0f);
     const float expected = std::string(contract) == "mono" ? 7.0f : 0.0f;
     for (const float out : selected.run()) EXPECT_EQ(out, expected) << contract;
+  }
+}
+
+TEST(SparseAttention, S26EmptyRowsAreWrittenWhereverTheyStand) {
+  for (const Numbers& lengths : {Numbers{0, 17}, Numbers{17, 0, 5}, Numbers{17, 0}, Numbers{0}}) {
+    const auto rows = static_cast<std::int64_t>(lengths.size());
+    for (const char* contract : {"mono", "aiter-gluon", "vllm-triton"}) {
+      Selected selected{.attention = Attention::zeros(Contract::parse(contract), rows, 1, 2)};
+      selected.attention.fill_v(7.0f);
+      Numbers ids, table;
+      for (const std::int64_t length : lengths) {
+        ids.push_back(length == 0 ? -1 : 0);
+        table.push_back(1);
+      }
+      if (std::string(contract) == "mono") ids = Numbers(lengths.size(), 0);
+      selected.topk_idx = ints({1, rows, 1}, ids);
+      selected.block_table = ints({rows, 1}, table);
+      selected.seq_lens = ints({rows}, lengths);
+      const std::vector<float> out = selected.run();
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const bool has_keys = lengths[i / 16] > 0 || std::string(contract) == "mono";
+        EXPECT_EQ(out[i], has_keys ? 7.0f : 0.0f) << contract << ", row " << i / 16;
+      }
+    }
+  }
+}
+
+/// Caches of BF16 that hold `code` wherever none of the first `context` keys of blocks 2, 3, .. is.
+Attention bf16_caches(Attention attention, std::int64_t context, std::uint16_t code) {
+  attention.shape.element_size = 2;
+  const Layout layout =
+      Layout::dense({attention.shape.blocks, attention.shape.block_page_stride(), 1, 2 * 16 * 8});
+  attention.k_cache = Tensor(DType::kBFloat16, layout);
+  attention.v_cache = Tensor(DType::kBFloat16, layout);
+  for (Tensor* cache : {&attention.k_cache, &attention.v_cache}) {
+    auto* codes = reinterpret_cast<std::uint16_t*>(cache->base());
+    std::fill(codes, codes + cache->layout().elements(), code);
+  }
+  Tensor& v_side = attention.interleaved() ? attention.k_cache : attention.v_cache;
+  Random random(9);
+  for (std::int64_t key = 0; key < context; ++key)
+    for (std::int64_t d = 0; d < 16; ++d) {
+      const KvElement element{2 * 128 + key, 0, d};
+      const auto number = [&] {
+        return bf16_from_float(static_cast<float>(random.between(-512, 512)) / 256.0f);
+      };
+      const std::uint16_t k = number(), v = number();
+      std::memcpy(attention.k_cache.base() + k_byte(attention.shape, element), &k, 2);
+      std::memcpy(
+          v_side.base() + attention.shape.v_view_offset() + v_byte(attention.shape, element), &v,
+          2);
+    }
+  return attention;
+}
+
+TEST(SparseAttention, S06F09WhatBf16CachesHoldElsewhereChangesNoBit) {
+  for (const std::int64_t context : {1, 17, 130, 200}) {
+    Selected selected = select("vllm-triton", {0, 1}, 5, context, 2);
+    selected.topk_idx = ints({1, 1, 2}, context > 128 ? Numbers{1, 0} : Numbers{0, -1});
+    selected.block_table = ints({1, 2}, {2, 3});
+    randomise(selected.attention, 4);
+    const Attention plain = selected.attention;
+    selected.attention = bf16_caches(plain, context, 0);
+    const std::vector<float> expected = selected.run();
+    // NaN, Inf, -Inf and 3e38 in the tail of the last page, page 0 and blocks not selected.
+    for (const std::uint16_t code : {0x7FC0, 0x7F80, 0xFF80, 0x7F62}) {
+      selected.attention = bf16_caches(plain, context, code);
+      EXPECT_EQ(selected.run(), expected) << context << " keys, code " << code;
+    }
   }
 }
 
