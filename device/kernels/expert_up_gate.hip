@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kSlices = 8;
 constexpr int kSliceThreads = 2 * kTileRows;
-constexpr int kMaxThreads = kSlices * kSliceThreads;
+static_assert(kSlices * kSliceThreads == kMaxThreads);
 constexpr int kMaxWaves = kMaxThreads / 32;
 
 /// Operands of tokens that a slice has in shared memory at a time: 16 for each of its threads.
@@ -40,11 +40,13 @@ constexpr int kStagedOperands = 16 * kSliceThreads;
 /// different banks.
 constexpr int kStagedSlice = kStagedOperands + 4;
 constexpr int kPartials = 2 * kSlices * kTileTokens * kTileRows;
-constexpr int kWorkspace = kSlices * kStagedSlice > kPartials ? kSlices* kStagedSlice : kPartials;
+constexpr int kStaged = kSlices * kStagedSlice > kPartials ? kSlices* kStagedSlice : kPartials;
 
-/// How long a chunk of k is with `tokens` tokens, that their operands fit; at most a step.
-template <int tokens>
-constexpr int kChunkOf = kStagedOperands / tokens < kStep ? kStagedOperands / tokens : kStep;
+/// How many columns are multiplied between two barriers: those that were loaded together, or as
+/// many as the operands of `tokens` tokens fit.
+template <bool fp4, int tokens>
+constexpr int kChunkOf =
+    kStagedOperands / tokens < kLoadCodes<fp4> ? kStagedOperands / tokens : kLoadCodes<fp4>;
 
 /// The arguments of a launch.
 struct UpGate {
@@ -72,6 +74,13 @@ struct UpGate {
 struct Pairs {
   std::int64_t number[kTileTokens];
   std::int32_t of_wave[kMaxWaves];  ///< while they are gathered: how many each wave has found
+};
+
+/// Shared memory of a block.
+struct Work {
+  simt::Vec16 codes[kLoadRuns * kMaxThreads];  ///< each thread's own
+  float staged[kStaged];                       ///< operands of tokens, then partial sums
+  Pairs pairs;
 };
 
 /// Where a thread stands in its tile.
@@ -121,36 +130,18 @@ struct TokenCodes {
 
   MONOREF_MEMBER void load(const UpGate& p, const Pairs& pairs, int token, std::int32_t k) {
     const std::int64_t row = pairs.number[token] / p.slots;
-    const std::uint8_t* from = p.x8 + row * p.x8_row_stride + k;
-    if (aligned16(from)) {
-      codes = simt::load16(from);
-    } else {
-      codes = {};
-      for (int i = 0; i < 16; ++i) codes.word[i / 4] |= std::uint32_t{from[i]} << i % 4 * 8;
-    }
+    codes = simt::load16(p.x8 + row * p.x8_row_stride + k);
     const std::int64_t scale_row = MONOREF_FAULT(upg_x_scale_of_first_token) ? 0 : row;
     scale = p.x_scale[scale_row * (p.hidden() / kMxBlock) + k / kMxBlock];
   }
 };
 
-/// Continues the chains of this thread's row by one chunk.
-template <bool fp4, int tokens, int k>
-MONOREF_DEVICE void add_chunk(const RowCodes<fp4, k>& weights, std::int32_t e8m0_zero,
-                              const float* x, float (&sums)[tokens]) {
-  MONOREF_UNROLL
-  for (int i = 0; i < RowCodes<fp4, k>::kRuns; ++i) {
-    const int run = MONOREF_FAULT(upg_k_order_reversed) ? RowCodes<fp4, k>::kRuns - 1 - i : i;
-    add_run<fp4, tokens>(weights.operands(run, e8m0_zero), x + run * MxRun<fp4>::kCodes, k, sums);
-  }
-}
-
 /// Sums this thread's slice of its row for `tokens` tokens, of which the last may be too many, into
 /// partials [gate or up][slice][token][row], which take the place of what is staged. All threads
 /// come here.
 template <bool fp4, int tokens>
-MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, const Pairs& pairs,
-                              float* workspace) {
-  constexpr int kChunk = kChunkOf<tokens>;
+MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work) {
+  constexpr int kLoad = kLoadCodes<fp4>, kChunk = kChunkOf<fp4, tokens>;
   constexpr int kRuns = kChunk / 16;
   const std::int32_t length = p.steps_of_slice() * kStep;
   const std::int32_t begin = at.slice * length;
@@ -158,12 +149,13 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, const Pairs&
   const std::int32_t row = at.matrix_row(p.inter);
   const int token = at.worker / kRuns, first_of_run = at.worker % kRuns * 16;
   const bool stages = token < at.tokens;
-  float* staged = workspace + at.slice * kStagedSlice;
+  float* staged = work.staged + at.slice * kStagedSlice;
 
-  RowCodes<fp4, kChunk> weights{};
+  RowCodes loading{};
   TokenCodes x{};
-  if (begin < end) weights.load(p.stack, at.matrix, row, begin);
-  if (begin < end && stages) x.load(p, pairs, token, begin + first_of_run);
+  KeptCodes weights{};
+  if (begin < end) loading.load<fp4>(p.stack, at.matrix, row, begin);
+  if (begin < end && stages) x.load(p, work.pairs, token, begin + first_of_run);
   float sums[tokens] = {};
   MONOREF_KEEP_LOOP
   for (std::int32_t k = begin; k < begin + length; k += kChunk) {
@@ -171,16 +163,17 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, const Pairs&
     if (k < end && stages)
       stage_mx_run(x.codes, x.scale, p.stack.e8m0_zero, staged + token * kChunk + first_of_run);
     __syncthreads();
-    const bool more = k + kChunk < end;
-    RowCodes<fp4, kChunk> next{};
-    if (more) next.load(p.stack, at.matrix, row, k + kChunk);
-    if (more && stages) x.load(p, pairs, token, k + kChunk + first_of_run);
-    if (k < end) add_chunk<fp4, tokens, kChunk>(weights, p.stack.e8m0_zero, staged, sums);
-    weights = next;
+    if (k + kChunk < end && stages) x.load(p, work.pairs, token, k + kChunk + first_of_run);
+    const int loaded = k % kLoad;
+    if (k < end && loaded == 0) {
+      weights = KeptCodes::of<fp4>(loading, p.stack.e8m0_zero, work.codes + threadIdx.x);
+      if (k + kLoad < end) loading.load<fp4>(p.stack, at.matrix, row, k + kLoad);
+    }
+    if (k < end) weights.add_to<fp4, tokens, kChunk>(sums, staged, loaded, p.stack.e8m0_zero);
   }
 
   __syncthreads();
-  float* partials = workspace + (at.up * kSlices + at.slice) * kTileTokens * kTileRows + at.row;
+  float* partials = work.staged + (at.up * kSlices + at.slice) * kTileTokens * kTileRows + at.row;
   MONOREF_UNROLL
   for (int i = 0; i < tokens; ++i)
     if (i < at.tokens) partials[i * kTileRows] = sums[i];
@@ -188,18 +181,17 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, const Pairs&
 }
 
 template <bool fp4>
-MONOREF_DEVICE void sum_slices(const UpGate& p, const TilePlace& at, const Pairs& pairs,
-                               float* workspace) {
+MONOREF_DEVICE void sum_slices(const UpGate& p, const TilePlace& at, Work& work) {
   if (at.tokens == 1)
-    sum_slice<fp4, 1>(p, at, pairs, workspace);
+    sum_slice<fp4, 1>(p, at, work);
   else if (at.tokens == 2)
-    sum_slice<fp4, 2>(p, at, pairs, workspace);
+    sum_slice<fp4, 2>(p, at, work);
   else if (at.tokens <= 4)
-    sum_slice<fp4, 4>(p, at, pairs, workspace);
+    sum_slice<fp4, 4>(p, at, work);
   else if (at.tokens <= 8)
-    sum_slice<fp4, 8>(p, at, pairs, workspace);
+    sum_slice<fp4, 8>(p, at, work);
   else
-    sum_slice<fp4, kTileTokens>(p, at, pairs, workspace);
+    sum_slice<fp4, kTileTokens>(p, at, work);
 }
 
 /// The clamped SwiGLU: the gate from above, up on both sides; NaN passes both. An infinite limit
@@ -219,8 +211,7 @@ MONOREF_DEVICE float swiglu(float gate, float up, float limit, float alpha, floa
 }
 
 /// Adds the slices' sums of the tile's outputs and stores their SwiGLU.
-MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Pairs& pairs,
-                               const float* partials) {
+MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Work& work) {
   constexpr int kOfSlice = kTileTokens * kTileRows;
   const int count = at.tokens * kTileRows;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
@@ -228,11 +219,11 @@ MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Pairs
     for (int slice = 0; slice < p.slices(); ++slice) {
       const int taken = MONOREF_FAULT(upg_partials_reversed) ? p.slices() - 1 - slice : slice;
       for (int up = 0; up < 2; ++up) {
-        const float part = partials[(up * kSlices + taken) * kOfSlice + i];
+        const float part = work.staged[(up * kSlices + taken) * kOfSlice + i];
         sum[up] += MONOREF_FAULT(upg_partials_in_bf16) ? rounded_to_bf16(part) : part;
       }
     }
-    const std::int64_t place = pairs.number[i / kTileRows] * p.inter + at.row_tile * kTileRows;
+    const std::int64_t place = work.pairs.number[i / kTileRows] * p.inter + at.row_tile * kTileRows;
     p.mid[place + i % kTileRows] = bf16_of(swiglu(sum[0], sum[1], p.limit, p.alpha, p.beta));
   }
 }
@@ -244,8 +235,7 @@ MONOREF_DEVICE void store_zeros(const UpGate& p, std::int64_t pair, std::int32_t
 
 /// One tile of rows for all pairs of the expert of `pair`, if that is the first of them. All
 /// threads come here.
-MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at, Pairs& pairs,
-                               float* workspace) {
+MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at, Work& work) {
   std::int32_t expert = p.topk_ids[pair];
   if (MONOREF_FAULT(upg_id_of_padded_row_used) && !p.stack.names_expert(expert)) {
     expert = static_cast<std::int32_t>(static_cast<std::uint32_t>(expert) %
@@ -260,23 +250,24 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at
   at.matrix = p.stack.matrix(expert);
   std::int64_t count = 1;
   for (std::int64_t first = 0; first < count; first += kTileTokens) {
-    count = gather_pairs(p, p.topk_ids[pair], first, pairs);
-    if (first == 0 && pairs.number[0] != pair) return;
+    count = gather_pairs(p, p.topk_ids[pair], first, work.pairs);
+    if (first == 0 && work.pairs.number[0] != pair) return;
     if (MONOREF_FAULT(upg_only_first_tile_of_tokens) && first > 0) return;
     at.tokens =
         static_cast<std::int32_t>(count - first < kTileTokens ? count - first : kTileTokens);
     if (at.matrix.fp4)
-      sum_slices<true>(p, at, pairs, workspace);
+      sum_slices<true>(p, at, work);
     else
-      sum_slices<false>(p, at, pairs, workspace);
-    store_tile(p, at, pairs, workspace);
+      sum_slices<false>(p, at, work);
+    store_tile(p, at, work);
     __syncthreads();  // the next tile takes the place of this one
   }
 }
 
 }  // namespace
 
-// Inputs   x8 E4M3FN [rows, hidden], rows x8_row_stride bytes apart, innermost stride 1
+// Inputs   x8 E4M3FN [rows, hidden], rows x8_row_stride bytes apart, a multiple of 16, innermost
+//          stride 1, at a multiple of 16
 //          x_scale E8M0 [rows, hidden / 32], dense
 //          topk_ids int32 [rows, slots], dense: below n_routed a routed expert, n_routed the shared
 //          one, which is shared_w13 or, if that is null, w13's expert n_routed. Other ids, and
@@ -297,7 +288,8 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at
 // Launch   any grid; x goes over tiles of 16 rows of gate, y over the pairs. Blocks of whole waves
 //          in one dimension, at most 256 threads, and at least 32 for each slice: 256 for a full
 //          row, 32 * (hidden / 128) below 1024.
-// Misuse   Other sizes, options and blocks write nothing; likewise a limit that is negative or NaN.
+// Misuse   Other sizes, strides, options and blocks write nothing; likewise a limit that is
+//          negative or NaN.
 MONOREF_KERNEL(256)
 monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
                        const std::uint8_t* x_scale, const std::int32_t* topk_ids,
@@ -307,13 +299,12 @@ monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
                        std::int32_t hidden, std::int32_t inter, std::int32_t experts,
                        std::int32_t n_routed, std::int32_t weights, std::int32_t e8m0_zero,
                        float limit, float alpha, float beta) {
-  MONOREF_SHARED(float, workspace, kWorkspace);
-  MONOREF_SHARED(Pairs, pairs, 1);
+  MONOREF_SHARED(Work, work, 1);
   MONOREF_SHARED(UpGate, kept, 1);
   const ExpertStack stack{w13,      s13,       shared_w13, shared_s13, experts,
                           n_routed, 2 * inter, hidden,     weights,    e8m0_zero};
   if (!stack.is_valid() || hidden % 256 != 0 || inter % kMxBlock != 0 || slots < 1) return;
-  if (!(limit >= 0.0F)) return;
+  if (!(limit >= 0.0F) || !aligned16(x8) || x8_row_stride % 16 != 0) return;
   if (limit == 0.0F) limit = simt::bit_cast<float>(kInfinityBits);
   const UpGate launch{x8,    x8_row_stride, x_scale, topk_ids, mid,  rows,
                       slots, inter,         limit,   alpha,    beta, stack};
@@ -331,7 +322,7 @@ monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
                    thread / kTileRows % 2,
                    thread / kSliceThreads,
                    thread % kSliceThreads};
-      make_tiles(p, pair, at, pairs[0], workspace);
+      make_tiles(p, pair, at, work[0]);
     }
   }
 }

@@ -33,27 +33,40 @@ constexpr std::int32_t kE8m0ZeroZero = 1;      ///< 0
 
 constexpr std::uint32_t kE8m0Nan = 255;
 
-/// What field values are multiplied by, one after the other; the second is 1 but for scales beyond
-/// those of any model, and NaN, as the first, for scale byte 255.
+/// The exponent byte of 1 over the power of two in field values, as a scale byte.
+template <bool fp4>
+constexpr std::int32_t kFieldPower = fp4 ? 1 : 7;
+
+/// True for scales that one factor brings, and which need no other care: all but those beyond the
+/// ones of any model.
+template <bool fp4>
+MONOREF_DEVICE bool is_plain_scale(std::uint32_t byte, std::int32_t e8m0_zero) {
+  const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero || MONOREF_FAULT(mx_byte_0_as_0));
+  return byte <= 127 + kFieldPower<fp4> && !zero;
+}
+
+/// What field values are multiplied by under a plain scale.
+template <bool fp4>
+MONOREF_DEVICE float plain_factor(std::uint32_t byte) {
+  return simt::bit_cast<float>((byte + 127 - kFieldPower<fp4>) << 23);
+}
+
+/// What field values are multiplied by, one after the other, under any scale; NaN for byte 255.
 struct MxFactor {
   float first, second;
-
-  MONOREF_MEMBER bool is_plain() const { return second == 1.0F; }
 };
 
-/// The factor for the field values of E2M1 or E4M3FN under a scale byte.
 template <bool fp4>
 MONOREF_DEVICE MxFactor mx_factor(std::uint32_t byte, std::int32_t e8m0_zero) {
-  constexpr std::int32_t kFieldPower = fp4 ? 1 : 7;
   if (byte == kE8m0Nan) {
     const float nan = simt::bit_cast<float>(MONOREF_FAULT(mx_byte_255_as_inf) ? kInfinityBits
                                                                               : kCanonicalNanBits);
     return {nan, nan};
   }
-  const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero || MONOREF_FAULT(mx_byte_0_as_0));
-  const std::int32_t power = static_cast<std::int32_t>(byte) - kFieldPower;
-  if (power > 127) return {power_of_two(127), power_of_two(power - 127)};
-  return {zero ? 0.0F : power_of_two(power), 1.0F};
+  if (is_plain_scale<fp4>(byte, e8m0_zero)) return {plain_factor<fp4>(byte), 1.0F};
+  if (byte == 0) return {0.0F, 1.0F};
+  const std::int32_t power = static_cast<std::int32_t>(byte) - kFieldPower<fp4>;
+  return {power_of_two(127), power_of_two(power - 127)};
 }
 
 /// The field value of E2M1 code `i` of a word, counted from its low end.
@@ -74,51 +87,51 @@ MONOREF_DEVICE bool fp8_is_nan(std::uint32_t word, int i) {
   return (word >> 8 * i & 0x7F) == 0x7F;
 }
 
-/// True if one of 16 E4M3FN codes is NaN: only then adding 1 to a code's low seven bits carries.
-MONOREF_DEVICE bool any_fp8_nan(const simt::Vec16& codes) {
-  std::uint32_t carries = 0;
-  for (const std::uint32_t word : codes.word) carries |= (word & 0x7F7F7F7F) + 0x01010101;
-  return (carries & 0x80808080) != 0;
+/// Adds to `carries` a bit for each NaN among four E4M3FN codes: only then adding 1 to a code's low
+/// seven bits carries into the eighth. `no_fp8_nan` reads what has been added.
+MONOREF_DEVICE void add_fp8_nans(std::uint32_t word, std::uint32_t& carries) {
+  carries |= (word & 0x7F7F7F7F) + 0x01010101;
+}
+MONOREF_DEVICE bool no_fp8_nan(std::uint32_t carries) {
+  return (carries & 0x80808080) == 0;
 }
 
-/// 16 bytes of codes of one block, with what its scale says.
+/// Codes of a word.
 template <bool fp4>
-struct MxRun {
-  static constexpr int kWordCodes = fp4 ? 8 : 4;
-  static constexpr int kCodes = 4 * kWordCodes;
+constexpr int kWordCodes = fp4 ? 8 : 4;
+/// Codes of a run of 16 bytes.
+template <bool fp4>
+constexpr int kRunCodes = 4 * kWordCodes<fp4>;
 
-  simt::Vec16 codes;
-  MxFactor factor;
-  bool plain;  ///< no NaN, and one factor
+/// The operands of a word of codes that are not NaN, under a plain scale.
+template <bool fp4>
+MONOREF_DEVICE void plain_operands(std::uint32_t word, float factor,
+                                   float (&values)[kWordCodes<fp4>]) {
+  MONOREF_UNROLL
+  for (int i = 0; i < kWordCodes<fp4>; ++i)
+    values[i] = (fp4 ? fp4_field(word, i) : fp8_field(word, i)) * factor;
+}
 
-  MONOREF_MEMBER MxRun(const simt::Vec16& run_codes, std::uint32_t scale, std::int32_t e8m0_zero)
-      : codes(run_codes), factor(mx_factor<fp4>(scale, e8m0_zero)), plain(factor.is_plain()) {
-    if (!fp4 && any_fp8_nan(codes)) plain = false;
+/// The operands of any word of codes under any scale.
+template <bool fp4>
+MONOREF_DEVICE void operands(std::uint32_t word, const MxFactor& factor,
+                             float (&values)[kWordCodes<fp4>]) {
+  plain_operands<fp4>(word, factor.first, values);
+  MONOREF_UNROLL
+  for (int i = 0; i < kWordCodes<fp4>; ++i) {
+    values[i] *= factor.second;
+    if (!fp4 && fp8_is_nan(word, i)) values[i] = simt::bit_cast<float>(kCanonicalNanBits);
   }
-
-  /// The operands of word `i`.
-  MONOREF_MEMBER void operands(int i, float (&values)[kWordCodes]) const {
-    MONOREF_UNROLL
-    for (int j = 0; j < kWordCodes; ++j)
-      values[j] = (fp4 ? fp4_field(codes.word[i], j) : fp8_field(codes.word[i], j)) * factor.first;
-    if (plain) return;
-    MONOREF_UNROLL
-    for (int j = 0; j < kWordCodes; ++j) {
-      values[j] *= factor.second;
-      if (!fp4 && fp8_is_nan(codes.word[i], j))
-        values[j] = simt::bit_cast<float>(kCanonicalNanBits);
-    }
-  }
-};
+}
 
 /// Decodes 16 E4M3FN codes of one block into operands, at a multiple of 16 bytes.
 MONOREF_DEVICE void stage_mx_run(const simt::Vec16& codes, std::uint32_t scale,
                                  std::int32_t e8m0_zero, float* to) {
-  const MxRun<false> run(codes, scale, e8m0_zero);
+  const MxFactor factor = mx_factor<false>(scale, e8m0_zero);
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
     Four numbers;
-    run.operands(i, numbers.value);
+    operands<false>(codes.word[i], factor, numbers.value);
     store_staged(to + 4 * i, numbers);
   }
 }

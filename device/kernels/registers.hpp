@@ -39,6 +39,25 @@ MONOREF_DEVICE void compute_here([[maybe_unused]] std::int32_t& value) {
 #endif
 }
 
+/// A number that all lanes of the wave have, known to be that. Of what comes from shared memory the
+/// compiler for AMD cannot tell, and keeps a mask of lanes for every branch and loop on it.
+MONOREF_DEVICE std::int32_t same_in_wave(std::int32_t number) {
+#if defined(__HIP__)
+  return __builtin_amdgcn_readfirstlane(number);
+#else
+  return number;
+#endif
+}
+
+/// A number of this thread that has to be worked with anew in each turn of a loop. Otherwise the
+/// compiler for AMD takes whatever follows from it out of the loop, and runs out of registers.
+MONOREF_DEVICE int in_this_turn(int number) {
+#if defined(__HIP__)
+  __asm__ volatile("" : "+v"(number));
+#endif
+  return number;
+}
+
 /// The arguments of a launch, which outlive the result; on AMD moved to shared memory, `kept`. A
 /// kernel that loops over its work needs all of them again in each turn; there, they and what is
 /// worked out from them would not fit into the scalar registers. (CUDA has them in constant memory

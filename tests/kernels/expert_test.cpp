@@ -563,7 +563,7 @@ TEST_P(Experts, UpGateOfOtherParameters) {
     c.limit = limit;
     c.alpha = 0.875F;
     c.beta = -0.5F;
-    c.x_gap = 3;  // rows of codes that start on any byte
+    c.x_gap = 48;
     expect_up_gate(c, GetParam());
   }
 }
@@ -668,6 +668,9 @@ TEST_P(Experts, UpGateIgnoresMisuse) {
     expect_up_gate_ignored(c, GetParam(), 256);
   }
   UpGateCase odd = good;
+  odd.x_gap = 8;  // rows that do not start at a multiple of 16
+  expect_up_gate_ignored(odd, GetParam(), 256);
+  odd = good;
   odd.hidden = 384;
   expect_up_gate_ignored(odd, GetParam(), 256);
   odd = good;
@@ -678,6 +681,389 @@ TEST_P(Experts, UpGateIgnoresMisuse) {
   odd.routing.shared = Routing::kFused;
   odd.routing.ids = {-5};
   EXPECT_EQ(up_gate_kernel(odd, GetParam(), 256), filled<u16>(32, 0));
+}
+
+// ---------------------------------------------------------------------------------------------
+// expert_down
+
+struct DownCase {
+  Routing routing;
+  i64 hidden, inter;
+  bool zero_is_zero = false;
+  i32 wide_from = 5;
+  bool scales_output = false;
+  float scaling = 2.0F;
+  std::vector<u8> mid8, mid_scale;  // [rows, slots, inter], [rows, slots, inter / 32]
+  std::vector<float> weights;       // [rows, slots]
+  Stack w2;
+  std::optional<Stack> shared_w2;
+
+  DownCase(const Routing& the_routing, i64 the_hidden, i64 the_inter, bool fp4, bool wild)
+      : routing(the_routing),
+        hidden(the_hidden),
+        inter(the_inter),
+        w2(drawn_stack(routing.experts(), hidden, inter, fp4, wild, 4)) {
+    Draws draws(5);
+    for (i64 i = 0; i < pairs() * inter; ++i) mid8.push_back(drawn_code(draws, false, wild));
+    for (i64 i = 0; i < pairs() * inter / 32; ++i) mid_scale.push_back(drawn_scale(draws, wild));
+    for (i64 pair = 0; pair < pairs(); ++pair)
+      weights.push_back(is_shared(pair) ? 1.0F : std::fabs(draws.number(-4, 0)));
+    if (routing.shared == Routing::kSeparate)
+      shared_w2 = drawn_stack(1, hidden, inter, false, wild, 6);
+  }
+
+  i64 pairs() const { return routing.rows * routing.slots; }
+  i64 steps() const { return inter / 128; }
+  /// True if a pair is the shared expert's: it stands in the last slot.
+  bool is_shared(i64 pair) const {
+    return routing.shared != Routing::kNone && at(routing.ids, pair) == routing.n_routed &&
+           pair % routing.slots == routing.slots - 1;
+  }
+  /// The expert of a pair, or none.
+  std::optional<i32> expert(i64 pair) const {
+    const i32 id = at(routing.ids, pair);
+    if (id == routing.n_routed ? !is_shared(pair) : !routing.names_expert(id)) return std::nullopt;
+    return id;
+  }
+};
+
+/// The case's operands as numbers.
+struct DownNumbers {
+  const DownCase& c;
+  std::vector<float> mid, routed, separate;
+
+  explicit DownNumbers(const DownCase& the_case)
+      : c(the_case), routed(c.w2.values(c.zero_is_zero)) {
+    for (i64 i = 0; i < c.pairs() * c.inter; ++i)
+      mid.push_back(decode_e4m3(at(c.mid8, i)) *
+                    decode_scale(at(c.mid_scale, i / 32), c.zero_is_zero));
+    if (c.shared_w2) separate = c.shared_w2->values(c.zero_is_zero);
+  }
+
+  /// A step of a row of an expert's W2 times that of a pair, or of zeros.
+  float dot(i32 expert, i64 row, i64 step, std::optional<i64> pair) const {
+    const bool is_separate = expert == c.routing.n_routed && c.shared_w2;
+    const float* w = is_separate ? separate.data() : routed.data() + expert * c.hidden * c.inter;
+    w += row * c.inter + step * 128;
+    float sum = 0.0F;
+    for (i64 k = 0; k < 128; ++k)
+      sum = std::fma(pair ? at(mid, *pair * c.inter + step * 128 + k) : 0.0F, w[k], sum);
+    return sum;
+  }
+};
+
+/// Accumulators of a row: the waves' for routed experts, then for the shared one.
+struct WaveSums {
+  float routed[4] = {}, shared[4] = {};
+
+  float total(const DownCase& c) const {
+    float sum = 0.0F, shared_sum = 0.0F;
+    for (const float part : routed) sum += part;
+    if (!c.scales_output) {
+      for (const float part : shared) sum += part;
+      return sum;
+    }
+    for (const float part : shared) shared_sum += part;
+    return sum * c.scaling + shared_sum;
+  }
+};
+
+/// Adds `count` units to four waves, unit j to wave j mod 4; every wave gets as many as the first,
+/// with the last unit once more, at weight 0, for those that do not exist.
+template <class Unit>
+void add_narrow(i64 count, float (&waves)[4], const Unit& unit) {
+  for (i64 j = 0; j < (count + 3) / 4 * 4; ++j) {
+    const std::optional<std::pair<float, float>> product = unit(std::min(j, count - 1));
+    if (product) waves[j % 4] += product->first * (j < count ? product->second : 0.0F);
+  }
+}
+
+WaveSums narrow_sums(const DownNumbers& n, i64 token, i64 row) {
+  const DownCase& c = n.c;
+  const i64 first = token * c.routing.slots, last = first + c.routing.slots - 1;
+  const i64 routed_slots = c.routing.slots - (c.is_shared(last) ? 1 : 0);
+  const auto unit = [&](i64 pair, i64 step) -> std::optional<std::pair<float, float>> {
+    if (!c.expert(pair)) return std::nullopt;
+    return std::pair{n.dot(*c.expert(pair), row, step, pair), at(c.weights, pair)};
+  };
+  WaveSums sums;
+  add_narrow(routed_slots * c.steps(), sums.routed,
+             [&](i64 j) { return unit(first + j / c.steps(), j % c.steps()); });
+  if (c.is_shared(last)) add_narrow(c.steps(), sums.shared, [&](i64 j) { return unit(last, j); });
+  return sums;
+}
+
+WaveSums wide_sums(const DownNumbers& n, i64 token, i64 row) {
+  const DownCase& c = n.c;
+  std::set<i32> experts;
+  for (i64 pair = 0; pair < c.pairs(); ++pair)
+    if (c.expert(pair)) experts.insert(*c.expert(pair));
+  WaveSums sums;
+  i64 j = 0;
+  for (const i32 expert : experts) {
+    std::optional<i64> routed;
+    for (i64 slot = 0; slot < c.routing.slots; ++slot)
+      if (c.expert(token * c.routing.slots + slot) == expert)
+        routed = token * c.routing.slots + slot;
+    for (i64 step = 0; step < c.steps(); ++step, ++j) {
+      const bool apart = c.scales_output && expert == c.routing.n_routed;
+      const float weight = routed ? at(c.weights, *routed) : 0.0F;
+      (apart ? sums.shared : sums.routed)[j % 4] += n.dot(expert, row, step, routed) * weight;
+    }
+  }
+  return sums;
+}
+
+std::vector<u16> down_model(const DownCase& c) {
+  const DownNumbers numbers(c);
+  std::vector<u16> partial;
+  for (i64 token = 0; token < c.routing.rows; ++token)
+    for (i64 row = 0; row < c.hidden; ++row)
+      partial.push_back(
+          encode_bf16((c.routing.rows >= c.wide_from ? wide_sums(numbers, token, row)
+                                                     : narrow_sums(numbers, token, row))
+                          .total(c)));
+  return partial;
+}
+
+std::vector<u16> down_kernel(const DownCase& c, const Launch& launch, u32 threads) {
+  KernelBench bench(launch.wave);
+  const auto mid8 = bench.add(c.mid8), mid_scale = bench.add(c.mid_scale);
+  const auto ids = bench.add(c.routing.ids), weights = bench.add(c.weights);
+  const auto w2 = bench.add(c.w2.stored_codes()), s2 = bench.add(c.w2.stored_scales());
+  const auto partial = bench.add(filled<u16>(c.routing.rows * c.hidden, kUntouched));
+  const auto run = [&](auto shared_w2, auto shared_s2) {
+    bench.launch("monoref_expert_down", grid_of(launch.blocks_x, threads), mid8, mid_scale, ids,
+                 weights, w2, s2, shared_w2, shared_s2, partial, c.routing.rows,
+                 static_cast<i32>(c.routing.slots), static_cast<i32>(c.inter),
+                 static_cast<i32>(c.hidden), static_cast<i32>(c.routing.experts()),
+                 static_cast<i32>(c.routing.n_routed), i32{c.w2.fp4 ? 1 : 0},
+                 i32{c.zero_is_zero ? 1 : 0}, c.wide_from, i32{c.scales_output ? 1 : 0}, c.scaling);
+  };
+  if (c.shared_w2)
+    run(bench.add(c.shared_w2->stored_codes()), bench.add(c.shared_w2->stored_scales()));
+  else
+    run(static_cast<const u8*>(nullptr), static_cast<const u8*>(nullptr));
+  return bench.read<u16>(partial);
+}
+
+void expect_down(const DownCase& c, const Launch& launch) {
+  const std::vector<u16> expected = down_model(c);
+  for (const u32 threads : {64U, 192U, 256U})
+    EXPECT_EQ(down_kernel(c, launch, threads), expected) << threads << " threads";
+}
+
+TEST_P(Experts, DownNarrow) {
+  // Steps that fill the waves and steps that do not: padding in the routed units, in the shared
+  // expert's, and in both.
+  for (const bool fp4 : {false, true}) {
+    for (const i64 inter : {128, 384, 512})
+      expect_down({drawn_routing(3, 4, 6, Routing::kSeparate, false), 32, inter, fp4, false},
+                  GetParam());
+    expect_down({drawn_routing(1, 5, 8, Routing::kFused, false), 64, 768, fp4, false}, GetParam());
+    expect_down({drawn_routing(4, 3, 6, Routing::kNone, false), 32, 256, fp4, false}, GetParam());
+  }
+}
+
+TEST_P(Experts, DownWide) {
+  for (const bool fp4 : {false, true}) {
+    for (const i64 inter : {128, 384, 512})
+      expect_down({drawn_routing(6, 4, 7, Routing::kSeparate, false), 32, inter, fp4, false},
+                  GetParam());
+    expect_down({drawn_routing(16, 5, 5, Routing::kFused, false), 32, 768, fp4, false}, GetParam());
+    expect_down({drawn_routing(5, 3, 6, Routing::kNone, false), 64, 256, fp4, false}, GetParam());
+  }
+}
+
+TEST_P(Experts, DownOfMoreTokensThanATileTakes) {
+  for (const i32 wide_from : {5, 100}) {
+    DownCase c(drawn_routing(35, 3, 9, Routing::kSeparate, false), 32, 256, true, false);
+    c.wide_from = wide_from;
+    expect_down(c, GetParam());
+  }
+}
+
+TEST_P(Experts, DownWithTheFactorOnTheOutput) {
+  // Bug cases M11 and M12: once on the routed part, and not on the shared one.
+  for (const i64 rows : {2, 6}) {
+    for (const Routing::Shared shared : {Routing::kNone, Routing::kFused, Routing::kSeparate}) {
+      DownCase c(drawn_routing(rows, 3, 5, shared, false), 32, 384, true, false);
+      c.scales_output = true;
+      c.scaling = 2.5F;
+      expect_down(c, GetParam());
+    }
+  }
+}
+
+TEST_P(Experts, DownOfIdsThatNameNoExpert) {
+  for (const i64 rows : {3, 9})
+    for (const Routing::Shared shared : {Routing::kNone, Routing::kFused, Routing::kSeparate})
+      expect_down({drawn_routing(rows, 4, 6, shared, true), 32, 128, true, false}, GetParam());
+}
+
+TEST_P(Experts, DownOfNansAndExtremeScales) {
+  for (const i64 rows : {2, 6}) {
+    for (const bool fp4 : {false, true}) {
+      for (const bool zero_is_zero : {false, true}) {
+        DownCase c(drawn_routing(rows, 3, 5, Routing::kSeparate, false), 64, 256, fp4, true);
+        c.zero_is_zero = zero_is_zero;
+        const std::vector<u16> expected = down_model(c);
+        EXPECT_NE(std::count(expected.begin(), expected.end(), u16{0x7FC0}), 0);
+        EXPECT_LT(std::count(expected.begin(), expected.end(), u16{0x7FC0}),
+                  static_cast<i64>(expected.size()));
+        expect_down(c, GetParam());
+      }
+    }
+  }
+}
+
+/// A case of 32 weight rows whose mid is 1 in the first column of every step and else 0. Unit
+/// (expert, step) has the value `values[expert][step]`, +-2^n, in row 0 of the weights.
+DownCase hand_made_down(const Routing& routing, const std::vector<std::vector<float>>& values) {
+  const auto steps = static_cast<i64>(values.at(0).size());
+  DownCase c(routing, 32, steps * 128, false, false);
+  for (i64 i = 0; i < c.pairs() * c.inter; ++i) at(c.mid8, i) = i % 128 == 0 ? 0x38 : 0;
+  std::fill(c.mid_scale.begin(), c.mid_scale.end(), u8{127});
+  std::fill(c.weights.begin(), c.weights.end(), 1.0F);
+  std::fill(c.w2.codes.begin(), c.w2.codes.end(), u8{0});
+  std::fill(c.w2.scales.begin(), c.w2.scales.end(), u8{127});
+  for (std::size_t expert = 0; expert < values.size(); ++expert) {
+    for (i64 step = 0; step < steps; ++step) {
+      const float value = at(values[expert], step);
+      if (value == 0.0F) continue;
+      const i64 row = static_cast<i64>(expert) * 32;
+      at(c.w2.codes, row * c.inter + step * 128) = value < 0 ? 0xB8 : 0x38;
+      at(c.w2.scales, row * (c.inter / 32) + step * 4) =
+          static_cast<u8>(127 + std::ilogb(std::fabs(value)));
+    }
+  }
+  return c;
+}
+
+/// What comes out of row 0 of the weights for each token.
+std::vector<float> first_of_partials(const DownCase& c, const Launch& launch) {
+  const std::vector<u16> partial = down_kernel(c, launch, 256);
+  std::vector<float> out;
+  for (i64 token = 0; token < c.routing.rows; ++token)
+    out.push_back(decode_bf16(at(partial, token * 32)));
+  return out;
+}
+
+TEST_P(Experts, DownNarrowGoesBySlot) {
+  // big + 1 is big. Two experts of one step: units 0 and 1, a wave each, so the order is that of
+  // the slots, whatever the ids. 1 + big - big: 0; -big + big + 1: 1, the third expert last.
+  const float big = 0x1p25F;
+  const std::vector<std::vector<float>> values{{1}, {big}, {-big}};
+  DownCase c = hand_made_down({3, 3, 3, Routing::kNone, {0, 1, 2, 2, 1, 0, 1, 0, 2}}, values);
+  EXPECT_EQ(first_of_partials(c, GetParam()), (std::vector<float>{0.0F, 1.0F, 0.0F}));
+}
+
+TEST_P(Experts, DownNarrowDealsUnitsInTurn) {
+  // One expert of six steps: waves {0, 4}, {1, 5}, {2}, {3}. Steps 0 and 4 meet first: big - big,
+  // then 1 from step 1; in natural order 1 would be lost in big before.
+  const float big = 0x1p25F;
+  EXPECT_EQ(
+      first_of_partials(hand_made_down({1, 1, 1, Routing::kNone, {0}}, {{big, 1, 0, 0, -big, 0}}),
+                        GetParam()),
+      std::vector<float>{1.0F});
+  EXPECT_EQ(
+      first_of_partials(hand_made_down({1, 1, 1, Routing::kNone, {0}}, {{big, 1, -big, 0, 0, 0}}),
+                        GetParam()),
+      std::vector<float>{0.0F});
+}
+
+TEST_P(Experts, DownNarrowAddsTheSharedExpertBehind) {
+  // Routed 1 in wave 3, shared big and -big in waves 0 and 1: (1 + big) - big is 0, and 1 if the
+  // shared expert shared the routed accumulators.
+  const float big = 0x1p25F;
+  const std::vector<std::vector<float>> values{{0, 0, 0, 1}, {big, -big, 0, 0}};
+  EXPECT_EQ(
+      first_of_partials(hand_made_down({1, 2, 1, Routing::kFused, {0, 1}}, values), GetParam()),
+      std::vector<float>{0.0F});
+  // In the wide form it does.
+  DownCase c = hand_made_down({1, 2, 1, Routing::kFused, {0, 1}}, values);
+  c.wide_from = 1;
+  EXPECT_EQ(first_of_partials(c, GetParam()), std::vector<float>{1.0F});
+}
+
+TEST_P(Experts, DownWideGoesByExpert) {
+  // As in DownNarrowGoesBySlot, but the order is that of the ids for all tokens: 1 + big - big.
+  const float big = 0x1p25F;
+  DownCase c =
+      hand_made_down({3, 3, 3, Routing::kNone, {0, 1, 2, 2, 1, 0, 1, 0, 2}}, {{1}, {big}, {-big}});
+  c.wide_from = 3;
+  EXPECT_EQ(first_of_partials(c, GetParam()), (std::vector<float>{0.0F, 0.0F, 0.0F}));
+}
+
+TEST_P(Experts, DownWideCountsTheExpertsOfOtherTokens) {
+  // Token 0 has expert 1, whose two steps are units 0 and 1 if it is alone, but units 2 and 3 if
+  // token 1 brings expert 0 in; with expert 2 behind it, as units 4 and 5 of waves 0 and 1, the
+  // order changes: big + 1 - big is 0 by steps, 1 where big and -big share a wave.
+  const float big = 0x1p25F;
+  const std::vector<std::vector<float>> values{{0, 0}, {big, 1}, {-big, 0}};
+  DownCase c = hand_made_down({2, 2, 3, Routing::kNone, {1, 2, 1, 2}}, values);
+  c.wide_from = 2;
+  // Units 0 to 3, a wave each: big, 1, -big.
+  EXPECT_EQ(first_of_partials(c, GetParam()), (std::vector<float>{0.0F, 0.0F}));
+  // Units 2 to 5: -big in wave 0, big in 2, 1 in 3: -big + big + 1.
+  c.routing.ids = {1, 2, 0, 2};
+  EXPECT_EQ(first_of_partials(c, GetParam()).at(0), 1.0F);
+}
+
+TEST_P(Experts, DownWideReachesTokensThatAreNotRouted) {
+  // A scale byte 0xFF in expert 0, which token 1 does not have (mono-decode section 10).
+  DownCase c = hand_made_down({2, 1, 2, Routing::kNone, {0, 1}}, {{1}, {1}});
+  at(c.w2.scales, 3) = 255;
+  c.wide_from = 2;
+  for (const float partial : first_of_partials(c, GetParam())) EXPECT_TRUE(std::isnan(partial));
+  c.wide_from = 3;
+  EXPECT_TRUE(std::isnan(first_of_partials(c, GetParam()).at(0)));
+  EXPECT_EQ(first_of_partials(c, GetParam()).at(1), 1.0F);
+}
+
+TEST_P(Experts, DownPadsWithTheLastUnit) {
+  // An infinite last unit makes its wave infinite, and the padding of the others NaN: Inf * 0.
+  DownCase c = hand_made_down({1, 1, 1, Routing::kNone, {0}}, {{1, 1}});
+  at(c.w2.codes, 128) = 0x40;  // 2 * 2^127
+  at(c.w2.scales, 4) = 254;
+  EXPECT_TRUE(std::isnan(first_of_partials(c, GetParam()).at(0)));
+  c.wide_from = 1;  // no padding there
+  EXPECT_EQ(first_of_partials(c, GetParam()), std::vector<float>{kInfinity});
+}
+
+TEST_P(Experts, DownMultipliesBeforeItAdds) {
+  // 1 + 2^-24 * 2^-1 twice over: a product, rounded to f32 with its weight, then an addition. And
+  // the shared expert counts even where all routed weights are 0 (bug case M14).
+  DownCase c = hand_made_down({1, 2, 1, Routing::kFused, {0, 1}}, {{64}, {4}});
+  c.weights = {0.0F, 1.0F};
+  EXPECT_EQ(first_of_partials(c, GetParam()), std::vector<float>{4.0F});
+  c.weights = {0.25F, 1.0F};
+  EXPECT_EQ(first_of_partials(c, GetParam()), std::vector<float>{20.0F});
+  c.scales_output = true;
+  c.scaling = 3.0F;
+  EXPECT_EQ(first_of_partials(c, GetParam()), std::vector<float>{52.0F});
+}
+
+void expect_down_ignored(const DownCase& c, const Launch& launch, u32 threads) {
+  const std::vector<u16> partial = down_kernel(c, launch, threads);
+  EXPECT_EQ(partial, filled(static_cast<i64>(partial.size()), kUntouched));
+}
+
+TEST_P(Experts, DownIgnoresMisuse) {
+  const DownCase good = hand_made_down({1, 2, 2, Routing::kNone, {0, 1}}, {{1}, {1}});
+  for (const u32 threads : {32U, 96U, 224U}) expect_down_ignored(good, GetParam(), threads);
+  DownCase odd = good;
+  odd.inter = 64;
+  expect_down_ignored(odd, GetParam(), 64);
+  odd = good;
+  odd.hidden = 16;
+  expect_down_ignored(odd, GetParam(), 64);
+  odd = good;
+  odd.routing.n_routed = 1025;
+  expect_down_ignored(odd, GetParam(), 64);
+  odd = good;
+  odd.routing.slots = 17;
+  expect_down_ignored(odd, GetParam(), 64);
 }
 
 }  // namespace
