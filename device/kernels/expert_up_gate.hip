@@ -123,16 +123,30 @@ MONOREF_DEVICE std::int64_t gather_pairs(const UpGate& p, std::int32_t expert, s
   return found;
 }
 
-/// This thread's 16 codes of a chunk of the tile's tokens, and their scale; `runs` to a token.
+/// 16 codes of a token on their way from memory, and their scale.
 struct TokenCodes {
-  simt::Vec16 codes;
+  const std::uint8_t* from;
+  simt::Vec16 codes;  ///< if they lie at a multiple of 16
   std::uint32_t scale;
 
+  /// Loads the codes of the tile's `token`-th pair from column `k` on.
   MONOREF_MEMBER void load(const UpGate& p, const Pairs& pairs, int token, std::int32_t k) {
     const std::int64_t row = pairs.number[token] / p.slots;
-    codes = simt::load16(p.x8 + row * p.x8_row_stride + k);
+    from = p.x8 + row * p.x8_row_stride + k;
+    if (aligned16(from)) codes = simt::load16(from);
     const std::int64_t scale_row = MONOREF_FAULT(upg_x_scale_of_first_token) ? 0 : row;
     scale = p.x_scale[scale_row * (p.hidden() / kMxBlock) + k / kMxBlock];
+  }
+
+  /// Puts their operands to shared memory.
+  MONOREF_MEMBER void stage(std::int32_t e8m0_zero, float* to) const {
+    if (aligned16(from)) {
+      stage_mx_run(codes, scale, e8m0_zero, to);
+      return;
+    }
+    const MxFactor factor = mx_factor<false>(scale, e8m0_zero);
+    MONOREF_KEEP_LOOP
+    for (int i = 0; i < 16; ++i) to[i] = fp8_operand(from[i], factor);
   }
 };
 
@@ -160,8 +174,7 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work) 
   MONOREF_KEEP_LOOP
   for (std::int32_t k = begin; k < begin + length; k += kChunk) {
     __syncthreads();  // what is staged has been used
-    if (k < end && stages)
-      stage_mx_run(x.codes, x.scale, p.stack.e8m0_zero, staged + token * kChunk + first_of_run);
+    if (k < end && stages) x.stage(p.stack.e8m0_zero, staged + token * kChunk + first_of_run);
     __syncthreads();
     if (k + kChunk < end && stages) x.load(p, work.pairs, token, k + kChunk + first_of_run);
     const int loaded = k % kLoad;
@@ -266,8 +279,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at
 
 }  // namespace
 
-// Inputs   x8 E4M3FN [rows, hidden], rows x8_row_stride bytes apart, a multiple of 16, innermost
-//          stride 1, at a multiple of 16
+// Inputs   x8 E4M3FN [rows, hidden], rows x8_row_stride bytes apart, innermost stride 1
 //          x_scale E8M0 [rows, hidden / 32], dense
 //          topk_ids int32 [rows, slots], dense: below n_routed a routed expert, n_routed the shared
 //          one, which is shared_w13 or, if that is null, w13's expert n_routed. Other ids, and
@@ -288,8 +300,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at
 // Launch   any grid; x goes over tiles of 16 rows of gate, y over the pairs. Blocks of whole waves
 //          in one dimension, at most 256 threads, and at least 32 for each slice: 256 for a full
 //          row, 32 * (hidden / 128) below 1024.
-// Misuse   Other sizes, strides, options and blocks write nothing; likewise a limit that is
-//          negative or NaN.
+// Misuse   Other sizes, options and blocks write nothing; likewise a limit that is negative or NaN.
 MONOREF_KERNEL(256)
 monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
                        const std::uint8_t* x_scale, const std::int32_t* topk_ids,
@@ -304,7 +315,7 @@ monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
   const ExpertStack stack{w13,      s13,       shared_w13, shared_s13, experts,
                           n_routed, 2 * inter, hidden,     weights,    e8m0_zero};
   if (!stack.is_valid() || hidden % 256 != 0 || inter % kMxBlock != 0 || slots < 1) return;
-  if (!(limit >= 0.0F) || !aligned16(x8) || x8_row_stride % 16 != 0) return;
+  if (!(limit >= 0.0F)) return;
   if (limit == 0.0F) limit = simt::bit_cast<float>(kInfinityBits);
   const UpGate launch{x8,    x8_row_stride, x_scale, topk_ids, mid,  rows,
                       slots, inter,         limit,   alpha,    beta, stack};

@@ -112,6 +112,12 @@ MONOREF_DEVICE void plain_operands(std::uint32_t word, float factor,
     values[i] = (fp4 ? fp4_field(word, i) : fp8_field(word, i)) * factor;
 }
 
+/// The operand of an E4M3FN code under any scale.
+MONOREF_DEVICE float fp8_operand(std::uint32_t code, const MxFactor& factor) {
+  if (fp8_is_nan(code, 0)) return simt::bit_cast<float>(kCanonicalNanBits);
+  return fp8_field(code, 0) * factor.first * factor.second;
+}
+
 /// The operands of any word of codes under any scale.
 template <bool fp4>
 MONOREF_DEVICE void operands(std::uint32_t word, const MxFactor& factor,

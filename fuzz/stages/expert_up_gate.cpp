@@ -258,7 +258,7 @@ Stage expert_up_gate_stage() {
       {"upg_gate_clamped_below", "G01", "the gate is clamped on both sides"},
       {"upg_halves_as_interleaved", "G05", "gate and up rows are taken to alternate"},
       {"upg_id_of_padded_row_used", "M15", "an id out of range is used"},
-      {"upg_k_order_reversed", "D01", "a slice walks its k from the end"},
+      {"mx_k_order_reversed", "D01", "a slice walks its k from the end"},
       {"upg_last_tile_lost", "X03", "the last tile of rows is not written"},
       {"upg_limit_ignored", "G02", "nothing is clamped"},
       {"upg_only_first_tile_of_tokens", "own", "an expert serves its first 16 tokens only"},
