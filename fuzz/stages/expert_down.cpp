@@ -111,6 +111,32 @@ void reference(const Case& item, Outputs& out) {
   expert_down_fast(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
 }
 
+void launch(const Case& item, const Launcher& launcher) {
+  const ExpertDownInput input = input_of(item);
+  const std::int64_t rows = input.mid8.dim(0);
+  const std::int64_t slots = input.mid8.dim(1);
+  const std::int64_t hidden = input.w2.weight.dim(1);
+  const std::int64_t tiles = hidden / 16 * std::max<std::int64_t>((rows + 15) / 16, 1);
+  // Any of the four block sizes gives the same bits; cases spread over them.
+  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::min<std::int64_t>(tiles, 3)),
+                          .threads_x = static_cast<std::uint32_t>(64 * (1 + (rows + slots) % 4))};
+  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+  launcher.run("monoref_expert_down", grid, launcher.address<const std::uint8_t>("mid8"),
+               launcher.address<const std::uint8_t>("mid_scale"),
+               launcher.address<const std::int32_t>("topk_ids"),
+               launcher.address<const float>("topk_weights"),
+               launcher.address<const std::uint8_t>("w2"),
+               launcher.address<const std::uint8_t>("s2"),
+               launcher.address_or_null<const std::uint8_t>("shared_w2"),
+               launcher.address_or_null<const std::uint8_t>("shared_s2"),
+               launcher.address<std::uint16_t>("out.partial"), rows, narrow(slots),
+               narrow(input.mid8.dim(2)), narrow(hidden), narrow(input.w2.weight.dim(0)),
+               narrow(input.w2.n_routed), narrow(input.w2.element == MxElement::kFp4 ? 1 : 0),
+               narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0), narrow(input.wide_from),
+               narrow(item.contract.routed_scaling == RoutedScaling::kOutput ? 1 : 0),
+               static_cast<float>(input.scaling));
+}
+
 /// In the wide form the list of experts is the step's, whatever the order of its rows.
 std::optional<std::string> rows_may_be_reordered(const Case& item, const Outputs& out,
                                                  const Evaluate& evaluate) {
@@ -283,6 +309,7 @@ Stage expert_down_stage() {
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
+  stage.launch = launch;
   stage.properties = {
       {"row_order", "rows in another order are the same rows", rows_may_be_reordered},
       {"row_alone", "in the narrow form a row alone is the row of the batch",
@@ -294,6 +321,25 @@ Stage expert_down_stage() {
       {"linearity", "twice the route weights, or twice mid, is twice the result", parts_are_linear},
       {"shared_alone", "without routed weights the shared expert stands alone",
        the_shared_expert_stands_alone},
+  };
+  stage.mutants = {
+      {"down_expert_grouped_twice", "M16", "an expert of several rows stands twice in the list"},
+      {"down_experts_descending", "D01", "the wide form goes through the experts from the last"},
+      {"down_factor_missing", "M12", "the routed experts' factor is not applied"},
+      {"down_factor_on_shared", "M11", "the factor is applied to the shared expert too"},
+      {"down_factor_twice", "M11", "the factor is applied twice"},
+      {"down_id_of_padded_row_used", "M15", "an id out of range is used"},
+      {"down_mid_scale_of_first_slot", "P18", "every slot has the scales of the first"},
+      {"down_narrow_order_in_wide", "D01", "the wide form adds in the order of the narrow one"},
+      {"down_odd_places_as_even", "D01", "every expert's units start with wave 0"},
+      {"down_partials_reversed", "D01", "partial sums are added from the last wave"},
+      {"down_products_in_bf16", "own", "weighted products are rounded to BF16"},
+      {"down_shared_lost", "M14", "the shared expert is taken for an invalid id"},
+      {"down_shared_weighs_as_routed", "M11", "the shared expert has a routed one's weight"},
+      {"down_weight_of_wrong_slot", "own", "a slot has its neighbour's route weight"},
+      {"down_wide_one_row_late", "own", "the wide form starts one row later"},
+      {"down_zero_columns_left_out", "own", "rows that are not routed to an expert skip it"},
+      {"mx_scale_padding_forgotten", "X01", "scales are indexed by their unpadded count"},
   };
   return stage;
 }
