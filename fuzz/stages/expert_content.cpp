@@ -105,11 +105,13 @@ void repeat_halves(std::vector<std::byte>& rows, std::size_t width) {
     std::copy_n(&rows[first], width / 2, &rows[first + width / 2]);
 }
 
-/// The scale byte of a block; `one_special_in` so many is one of the ends of the format.
+/// The scale byte of a block; `one_special_in` so many is one of the ends of the format. "small"
+/// ones make dots of a few units, where a sigmoid is neither 0 nor 1.
 std::uint8_t scale_byte(std::string_view kind, std::int64_t row, std::int64_t block,
                         std::int64_t one_special_in, CounterRandom& random) {
   constexpr std::array<std::uint8_t, 4> kEnds{0, 1, 254, 255};
   if (kind == "ones") return 127;
+  if (kind == "small") return static_cast<std::uint8_t>(random.between(116, 120));
   if (kind == "distinct") return static_cast<std::uint8_t>(100 + (row * 7 + block) % 40);
   if (kind == "special" && random.once_in(one_special_in))
     return kEnds[static_cast<std::size_t>(random.below(kEnds.size()))];
@@ -234,9 +236,9 @@ std::vector<Dimension> expert_weight_dimensions() {
       Dimension::choice("weight_codes",
                         {"any", "cancelling", "positive", "ones", "sparse", "special"},
                         "codes of the weights"),
-      Dimension::choice("activation_scales", {"ones", "near", "distinct", "special"},
+      Dimension::choice("activation_scales", {"ones", "near", "small", "distinct", "special"},
                         "scales of the activations"),
-      Dimension::choice("weight_scales", {"ones", "near", "distinct", "special"},
+      Dimension::choice("weight_scales", {"ones", "near", "small", "distinct", "special"},
                         "scales of the weights"),
       {"mirrored",
        0,

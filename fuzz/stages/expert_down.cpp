@@ -340,6 +340,7 @@ Stage expert_down_stage() {
       {"down_wide_one_row_late", "own", "the wide form starts one row later"},
       {"down_zero_columns_left_out", "own", "rows that are not routed to an expert skip it"},
       {"mx_scale_padding_forgotten", "X01", "scales are indexed by their unpadded count"},
+      {"mx_pad_column_read", "X01", "a column of padding is taken for a scale"},
   };
   return stage;
 }

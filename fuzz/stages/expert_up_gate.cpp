@@ -273,6 +273,7 @@ Stage expert_up_gate_stage() {
       {"mx_scale_halves_swapped", "X05", "the halves of a group of scales are swapped"},
       {"mx_scale_of_other_tile", "X05", "a tile has the scales of its neighbour"},
       {"mx_scales_not_shuffled", "X05", "scales are read as if plain"},
+      {"mx_weights_not_shuffled", "P07", "weights are read as if plain"},
   };
   return stage;
 }
