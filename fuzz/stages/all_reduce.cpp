@@ -304,14 +304,8 @@ Stage all_reduce_stage() {
                         "the partial sums"),
       Dimension::choice("tags", {"ordinary", "first", "negative", "wrapping", "stale"},
                         "the step's tag, and the tags before it"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7},
-       {"none", "flag_is_the_tag", "flag_is_ahead", "flags_of_fewer_ranks", "nine_ranks",
-        "hidden_of_12", "owner_from_0", "all_absent"},
-       "a fault of the input that must be refused"},
+      defect_dimension(14, {"flag_is_the_tag", "flag_is_ahead", "flags_of_fewer_ranks",
+                            "nine_ranks", "hidden_of_12", "owner_from_0", "all_absent"}),
   };
   stage.build = build;
   stage.outputs = outputs;

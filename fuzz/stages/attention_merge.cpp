@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 
 namespace monoref {
@@ -108,16 +109,6 @@ void launch(const Case& item, const Launcher& launcher) {
                static_cast<std::int32_t>(item.contract.merge_sum));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const Outputs other = evaluate(with_reversed_rows(item, {"o", "m", "l"}));
-  const std::int64_t rows = item.input("o").dim(0);
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (!same_row(output(out, "out"), row, output(other, "out"), rows - 1 - row))
-      return fmt::format("row {} changes when the rows are reversed", row);
-  return std::nullopt;
-}
-
 /// A tensor [rows, partitions, ...] with one more partition of a constant element at the end.
 Tensor with_one_more(const Tensor& tensor, std::uint32_t bits) {
   std::vector<std::int64_t> dims = tensor.dims();
@@ -185,13 +176,7 @@ Stage attention_merge_stage() {
                         {"near", "far_apart", "equal", "masked_between", "all_masked", "special"},
                         "maxima and sums"),
       floats_dimension("o_content", "partial results"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-       {"none", "heads_of_l"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"heads_of_l"}),
   };
   stage.build = build;
   stage.outputs = outputs;
@@ -202,7 +187,7 @@ Stage attention_merge_stage() {
            contract.empty_partial == EmptyPartial::kComputed;
   };
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"o", "m", "l"}),
       {"split_invariance", "a partition of masked keys changes nothing",
        masked_partitions_do_not_matter},
   };

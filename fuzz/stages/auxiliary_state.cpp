@@ -6,6 +6,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 
 namespace monoref {
 namespace {
@@ -84,16 +85,6 @@ void launch(const Case& item, const Launcher& launcher) {
                width + item.integer_or("out_row_gap", 0), rows, static_cast<std::int32_t>(width));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("hidden").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"hidden", "residual"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (!same_row(output(out, "state"), row, output(other, "state"), rows - 1 - row))
-      return fmt::format("row {} changes when the rows are reversed", row);
-  return std::nullopt;
-}
-
 std::optional<std::string> without_residual_a_copy(const Case& item, const Outputs& out,
                                                    const Evaluate&) {
   if (item.find_input("residual") != nullptr) return std::nullopt;
@@ -118,20 +109,14 @@ Stage auxiliary_state_stage() {
       {"out_row_gap", 0, 0, 9, {0, 1, 8}, {}, "elements between rows of the state"},
       floats_dimension("content", "elements"),
       Dimension::choice("residual", {"none", "drawn", "opposite", "ties"}, "the residual"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-       {"none", "residual_rows"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"residual_rows"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"hidden", "residual"}),
       {"copy", "without a residual the state is hidden, bit for bit", without_residual_a_copy},
   };
   stage.mutants = {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
 
@@ -278,14 +279,8 @@ Stage compressed_slot_mapping_stage() {
       joined(cache_sharing_dimensions(),
              {
                  table_ids_dimension(),
-                 {"defect",
-                  0,
-                  0,
-                  0,
-                  {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
-                  {"none", "table_row_missing", "negative_length", "query_start_loc_falls",
-                   "slots_missing", "broken_run"},
-                  "a fault of the input that must be refused"},
+                 defect_dimension(14, {"table_row_missing", "negative_length",
+                                       "query_start_loc_falls", "slots_missing", "broken_run"}),
              }));
   stage.build = build;
   stage.outputs = outputs;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 namespace monoref {
 namespace {
@@ -76,6 +77,16 @@ std::vector<std::int32_t> make_block_ids(TableIds kind, std::int64_t count, std:
       break;
   }
   return ids;
+}
+
+Dimension defect_dimension(std::size_t sound, std::vector<std::string_view> defects) {
+  defects.insert(defects.begin(), "none");
+  Dimension dimension{
+      "defect", 0, 0, 0, {}, std::move(defects), "a fault of the input that must be refused"};
+  dimension.edges.assign(sound, 0);
+  for (std::size_t i = 1; i < dimension.words.size(); ++i)
+    dimension.edges.push_back(static_cast<std::int64_t>(i));
+  return dimension;
 }
 
 Dimension lengths_dimension() {

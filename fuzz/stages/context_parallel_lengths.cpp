@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
 
@@ -99,13 +100,7 @@ Stage context_parallel_lengths_stage() {
       Dimension::choice("lengths", {"ordinary", "runs", "negative", "largest"},
                         "lengths of the sequences"),
       {"vector_step", 1, 1, 3, {}, {}, "stride of the lengths"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "no_ranks", "rank_outside", "no_interleave"},
-       "a fault of the input that must be refused"},
+      defect_dimension(9, {"no_ranks", "rank_outside", "no_interleave"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
 
@@ -309,14 +310,8 @@ Stage decode_expand_stage() {
       joined(cache_sharing_dimensions(),
              {
                  table_ids_dimension(),
-                 {"defect",
-                  0,
-                  0,
-                  0,
-                  {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
-                  {"none", "table_row_missing", "negative_length", "query_start_loc_falls",
-                   "tokens_missing", "rank_outside"},
-                  "a fault of the input that must be refused"},
+                 defect_dimension(14, {"table_row_missing", "negative_length",
+                                       "query_start_loc_falls", "tokens_missing", "rank_outside"}),
              }));
   stage.build = build;
   stage.outputs = outputs;

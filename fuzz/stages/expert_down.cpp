@@ -299,13 +299,8 @@ Stage expert_down_stage() {
       {"scaling_halves", 2, 1, 7, {}, {}, "factor of the routed experts, in halves"});
   stage.dimensions.push_back(Dimension::choice(
       "route", {"ordinary", "powers", "zero", "odd", "special"}, "route weights"));
-  stage.dimensions.push_back({"defect",
-                              0,
-                              0,
-                              0,
-                              {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-                              {"none", "shared_not_last", "id_twice", "id_beyond", "weight_count"},
-                              "a fault of the input that must be refused"});
+  stage.dimensions.push_back(
+      defect_dimension(15, {"shared_not_last", "id_twice", "id_beyond", "weight_count"}));
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

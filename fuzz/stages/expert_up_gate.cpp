@@ -8,6 +8,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/expert_content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 
 namespace monoref {
@@ -132,16 +133,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<float>(input.alpha), static_cast<float>(input.beta));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("x8").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"x8", "x_scale", "topk_ids"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (!same_row(output(out, "mid"), row, output(other, "mid"), rows - 1 - row))
-      return fmt::format("row {} changes when the rows are reversed", row);
-  return std::nullopt;
-}
-
 std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,
                                                    const Evaluate& evaluate) {
   const std::int64_t rows = item.input("x8").dim(0);
@@ -232,19 +223,14 @@ Stage expert_up_gate_stage() {
       Dimension::choice("limit", {"seven", "infinite", "half", "zero"}, "limit of SwiGLU"));
   stage.dimensions.push_back(Dimension::choice("activation", {"swigluoai", "silu", "product"},
                                                "alpha and beta of SwiGLU"));
-  stage.dimensions.push_back({"defect",
-                              0,
-                              0,
-                              0,
-                              {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-                              {"none", "limit_negative", "id_twice", "id_beyond", "scale_columns"},
-                              "a fault of the input that must be refused"});
+  stage.dimensions.push_back(
+      defect_dimension(15, {"limit_negative", "id_twice", "id_beyond", "scale_columns"}));
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"x8", "x_scale", "topk_ids"}),
       {"row_alone", "a row alone is the row of the batch", a_row_alone_is_the_same},
       {"slot_independence", "slots in another order are the same slots", slots_are_independent},
       {"poison_invariance", "experts without rows do not matter", unrouted_experts_do_not_matter},

@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/residual_norm_quant.hpp"
 
@@ -119,16 +120,6 @@ void launch(const Case& item, const Launcher& launcher) {
                static_cast<float>(input.eps));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("ar").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"ar", "res"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (!same_row(output(out, "out"), row, output(other, "out"), rows - 1 - row))
-      return fmt::format("row {} changes when the rows are reversed", row);
-  return std::nullopt;
-}
-
 /// Addition commutes.
 std::optional<std::string> residual_and_row_may_change_places(const Case& item, const Outputs& out,
                                                               const Evaluate& evaluate) {
@@ -159,20 +150,14 @@ Stage final_norm_stage() {
       Dimension::choice("gamma", {"zero", "ordinary", "near_minus_one", "special"},
                         "the weight without its 1"),
       {"eps", 0, 0, 4, {}, {"1e-6", "1e-5", "2^-30", "1", "4"}, "added inside the root"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "hidden_not_whole_threads", "gamma_length", "eps_zero"},
-       "a fault of the input that must be refused"},
+      defect_dimension(12, {"hidden_not_whole_threads", "gamma_length", "eps_zero"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"ar", "res"}),
       {"symmetry", "row and residual may change places", residual_and_row_may_change_places},
   };
   stage.mutants = {

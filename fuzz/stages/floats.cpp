@@ -152,7 +152,7 @@ void replace_input(Case& item, std::string_view name, Tensor tensor) {
   if (input != item.inputs.end()) input->tensor = std::move(tensor);
 }
 
-Case with_reversed_rows(const Case& item, std::initializer_list<std::string_view> inputs) {
+Case with_reversed_rows(const Case& item, const std::vector<std::string_view>& inputs) {
   Case other = item;
   for (NamedTensor& input : other.inputs)
     for (const std::string_view name : inputs) {

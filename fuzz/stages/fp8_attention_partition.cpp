@@ -10,6 +10,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/kv_content.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/fp8_rules.hpp"
 
@@ -351,18 +352,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<std::int32_t>(item.contract.fp8_overflow));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const Outputs other =
-      evaluate(with_reversed_rows(item, {"q", "sparse_block_table", "sparse_context_lens"}));
-  const std::int64_t rows = item.input("q").dim(0);
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"o", "m", "l"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
-}
-
 /// Every value 1 and every score 0: l counts the keys, and o is 1 (bug case F07).
 std::optional<std::string> mass_is_one(const Case& item, const Outputs&, const Evaluate& evaluate) {
   Case flat = item;
@@ -489,13 +478,7 @@ Stage fp8_attention_partition_stage() {
         return contexts;
       }(),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "context_beyond_table", "page_beyond_cache", "bf16_cache"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"context_beyond_table", "page_beyond_cache", "bf16_cache"}),
   };
   stage.build = build;
   stage.outputs = outputs;
@@ -506,7 +489,7 @@ Stage fp8_attention_partition_stage() {
            contract.masked_score == MaskedScore::kFinite && contract.v_scale == VScale::kAtEnd;
   };
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"q", "sparse_block_table", "sparse_context_lens"}),
       {"mass", "values of 1 at equal scores give 1, and l counts the keys", mass_is_one},
       {"scale_sensitivity", "each scale changes the output in the predicted way, exactly once",
        scales_apply_once},

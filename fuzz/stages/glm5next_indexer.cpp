@@ -1,6 +1,7 @@
 // glm5next_indexer: the helpers around GLM-5-next's pooled indexer, in three parts.
 #include "fuzz/stages/glm5next_indexer.hpp"
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 
 namespace monoref {
@@ -68,14 +69,8 @@ std::vector<Dimension> all_dimensions() {
       {"pages", 1, 0, 9, {}, {}, "pages of the cache"},
       {"page_gap", 0, 0, 300, {0, 1, 128}, {}, "bytes of a page behind its keys"},
       {"total_seq_lens", 0, 0, 9000, {0, 1}, {}, "keys of the workspace, before a random factor"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
-       {"none", "length_past_grid", "negative_length", "sum_differs", "pool_incomplete",
-        "keys_past_page"},
-       "a fault of the input that must be refused"},
+      defect_dimension(15, {"length_past_grid", "negative_length", "sum_differs", "pool_incomplete",
+                            "keys_past_page"}),
   };
 }
 

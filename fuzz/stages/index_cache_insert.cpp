@@ -347,13 +347,8 @@ Stage index_cache_insert_stage() {
           "slots",
           {"live", "padding_first", "padding_last", "padding_between", "padding", "beyond"},
           "what the slots are"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
-       {"none", "slot_beyond_cache", "repeated_slot", "slot_count", "head_dim", "element_type"},
-       "a fault of the input that must be refused"},
+      defect_dimension(
+          11, {"slot_beyond_cache", "repeated_slot", "slot_count", "head_dim", "element_type"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -134,10 +134,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
                                  .topk = params["topk"],
                                  .init_blocks = params["init_blocks"],
                                  .local_blocks = params["local_blocks"]};
-  const StepRows steps{params["q_len"],
-                       make_lengths(static_cast<Lengths>(params["lengths"]), params["requests"],
-                                    params["blocks"] * kBlock - params["short_of_capacity"],
-                                    params["q_len"], length_random)};
+  const StepRows steps = drawn_step_rows(params, selection, length_random);
   const std::int64_t width = steps.most_blocks(selection) + params["spare_columns"];
   const std::int64_t far = (std::int64_t{1} << 31) / (kBlock * dim) + 8;  // past 2^31 elements
   const IndexBlocks blocks(steps, width, static_cast<TableIds>(params["table_ids"]),
@@ -244,10 +241,7 @@ void launch(const Case& item, const Launcher& launcher) {
 
 /// The requests of a case in reversed order.
 Case with_reversed_requests(const Case& item) {
-  const std::int64_t q_len = item.integer("q_len");
-  std::vector<std::int64_t> order;
-  for (std::int64_t first = item.input("seq_lens").dim(0) - q_len; first >= 0; first -= q_len)
-    for (std::int64_t token = 0; token < q_len; ++token) order.push_back(first + token);
+  const auto order = reversed_requests(item.input("seq_lens").dim(0), item.integer("q_len"));
   Case other = item;
   for (NamedTensor& input : other.inputs)
     if (input.name == "index_q" || input.name == "block_table" || input.name == "seq_lens")
@@ -347,13 +341,7 @@ Stage index_score_stage() {
                         "what queries and keys look like"),
       lengths_dimension(),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "lengths_fall", "rank_outside_world", "key_dim"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"lengths_fall", "rank_outside_world", "key_dim"}),
   };
   stage.build = build;
   stage.outputs = outputs;

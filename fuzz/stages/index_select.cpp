@@ -108,10 +108,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
                                  .topk = params["topk"],
                                  .init_blocks = params["init_blocks"],
                                  .local_blocks = params["local_blocks"]};
-  const StepRows steps{params["q_len"],
-                       make_lengths(static_cast<Lengths>(params["lengths"]), params["requests"],
-                                    params["blocks"] * kBlock - params["short_of_capacity"],
-                                    params["q_len"], length_random)};
+  const StepRows steps = drawn_step_rows(params, selection, length_random);
   const std::int64_t blocks = steps.most_blocks(selection);
   const std::int64_t width = blocks + params["spare_columns"];
   const std::int64_t stride = params["packed"] != 0 ? 16 : 8;
@@ -335,11 +332,8 @@ std::optional<std::string> ids_are_valid(const Case& item, const Outputs& out, c
 std::optional<std::string> requests_are_independent(const Case& item, const Outputs& out,
                                                     const Evaluate& evaluate) {
   const Tensor& lens = item.input("seq_lens");
-  const std::int64_t q_len = item.integer("q_len");
+  const auto order = reversed_requests(lens.dim(0), item.integer("q_len"));
   const auto score = item.input("score").view<float, 3>();
-  std::vector<std::int64_t> order;
-  for (std::int64_t first = lens.dim(0) - q_len; first >= 0; first -= q_len)
-    for (std::int64_t token = 0; token < q_len; ++token) order.push_back(first + token);
   Case other = item;
   Tensor moved(DType::kFloat32, item.input("score").layout());
   auto to = moved.view<float, 3>();
@@ -398,13 +392,7 @@ Stage index_select_stage() {
                         "distribution of the scores"),
       lengths_dimension(),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "topk_0", "page_stride_7", "too_many_blocks"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"topk_0", "page_stride_7", "too_many_blocks"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
 
@@ -130,14 +131,8 @@ std::vector<Dimension> indexer_metadata_dimensions() {
       joined(cache_sharing_dimensions(),
              {
                  table_ids_dimension(),
-                 {"defect",
-                  0,
-                  0,
-                  0,
-                  {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-                  {"none", "table_row_missing", "negative_length", "low_max_seq_len",
-                   "too_many_tokens"},
-                  "a fault of the input that must be refused"},
+                 defect_dimension(14, {"table_row_missing", "negative_length", "low_max_seq_len",
+                                       "too_many_tokens"}),
              }));
 }
 

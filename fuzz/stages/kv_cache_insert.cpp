@@ -524,14 +524,8 @@ Stage kv_cache_insert_stage() {
       floats_dimension("content", "keys and values, after the scale"),
       Dimension::choice("scales", {"unit", "powers_of_two", "odd", "equal", "extreme"},
                         "scales of K and V (FP8)"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6},
-       {"none", "slot_beyond_cache", "repeated_slot", "slot_count", "index_capacity", "encoding",
-        "scale_zero"},
-       "a fault of the input that must be refused"},
+      defect_dimension(13, {"slot_beyond_cache", "repeated_slot", "slot_count", "index_capacity",
+                            "encoding", "scale_zero"}),
   };
   stage.build = build;
   stage.outputs = outputs;

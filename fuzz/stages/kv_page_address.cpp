@@ -158,13 +158,7 @@ Stage kv_page_address_stage() {
       {"bf16", 0, 0, 1, {}, {}, "elements of two bytes instead of one"},
       Dimension::choice("slots", {"ordinary", "boundaries", "last_block", "padding"},
                         "what the slots are"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
-       {"none", "slot_beyond_cache", "head_dim_not_whole"},
-       "a fault of the input that must be refused"},
+      defect_dimension(9, {"slot_beyond_cache", "head_dim_not_whole"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -11,6 +11,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/formats/convert.hpp"
 
@@ -179,17 +180,6 @@ void launch(const Case& item, const Launcher& launcher) {
 void set_scalar(Case& item, std::string_view name, Scalar value) {
   for (NamedScalar& scalar : item.scalars)
     if (scalar.name == name) scalar.value = std::move(value);
-}
-
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const Outputs other = evaluate(with_reversed_rows(item, {"logits"}));
-  const std::int64_t rows = item.input("logits").dim(0);
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"topk_ids", "topk_weights"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
 }
 
 std::optional<std::string> ids_are_valid(const Case& item, const Outputs& out, const Evaluate&) {
@@ -373,21 +363,15 @@ Stage moe_route_stage() {
       Dimension::choice("bias",
                         {"zero", "ordinary", "negative", "large", "near_equal", "some_nan", "any"},
                         "the bias of the selection"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6},
-       {"none", "too_many_experts", "top_k_0", "top_k_above", "bias_length", "scaling_0",
-        "shared_weight_nan"},
-       "a fault of the input that must be refused"},
+      defect_dimension(14, {"too_many_experts", "top_k_0", "top_k_above", "bias_length",
+                            "scaling_0", "shared_weight_nan"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"logits"}),
       {"index_validity", "ids are distinct and in range whatever the input; the shared expert last",
        ids_are_valid},
       {"selection", "no expert left out has a larger score + bias than a selected one",

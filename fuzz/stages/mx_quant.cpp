@@ -8,6 +8,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/formats/mx_block.hpp"
 
@@ -116,17 +117,6 @@ void launch(const Case& item, const Launcher& launcher) {
     launch_as<float>("monoref_mx_quant_f32", item, launcher);
   else
     launch_as<std::uint16_t>("monoref_mx_quant_bf16", item, launcher);
-}
-
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const Outputs other = evaluate(with_reversed_rows(item, {"x"}));
-  const std::int64_t rows = item.input("x").dim(0);
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"codes", "scales"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
 }
 
 float element_of(const Case& item, std::int64_t row, std::int64_t i) {
@@ -243,20 +233,14 @@ Stage mx_quant_stage() {
       Dimension::choice("block", {"any", "switching", "tiny", "huge", "one_nan", "zeros"},
                         "what is special about most blocks"),
       floats_dimension("content", "elements"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
-       {"none", "width", "type"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"width", "type"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"x"}),
       {"no_clipping", "rules that round up keep every element within 448", nothing_is_clipped},
       {"nearest", "every code is the nearest to its element over the scale", codes_are_nearest},
       {"scale_linearity", "twice a block is the next scale and the same codes",

@@ -8,6 +8,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/fp8_rules.hpp"
 
@@ -102,16 +103,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<std::int32_t>(a.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
 }
 
-std::optional<std::string> tokens_are_independent(const Case& item, const Outputs& out,
-                                                  const Evaluate& evaluate) {
-  const Outputs other = evaluate(with_reversed_rows(item, {"a8", "a_scale"}));
-  const std::int64_t tokens = item.input("a8").dim(0);
-  for (std::int64_t token = 0; token < tokens; ++token)
-    if (!same_row(output(out, "out"), token, output(other, "out"), tokens - 1 - token))
-      return fmt::format("token {} changes when the tokens are reversed", token);
-  return std::nullopt;
-}
-
 /// Whether every scale is an ordinary number, so that no product comes near the ends of binary32.
 bool has_ordinary_scales(const Case& item) {
   for (const char* name : {"a_scale", "w_scale"}) {
@@ -163,20 +154,14 @@ Stage o_projection_stage() {
       Dimension::choice("content", {"any", "cancelling", "sparse", "zero", "special"},
                         "codes of both operands"),
       Dimension::choice("scales", {"ones", "powers", "odd", "special"}, "scales of both operands"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2},
-       {"none", "rows_not_in_16", "scale_count"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"rows_not_in_16", "scale_count"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"token_independence", "tokens in another order are the same tokens", tokens_are_independent},
+      row_independence({"a8", "a_scale"}),
       {"scale_sensitivity", "twice either scale is twice the output", scales_apply_once},
   };
   stage.mutants = {

@@ -159,13 +159,7 @@ Stage page16_rebase_stage() {
       Dimension::choice("slots", {"ordinary", "boundaries", "padding", "around_2_31", "huge"},
                         "what the slots are"),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-       {"none", "id_overflow"},
-       "a fault of the input that must be refused"},
+      defect_dimension(9, {"id_overflow"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
 
@@ -309,14 +310,8 @@ Stage prefill_chunk_metadata_stage() {
           {"upper_bound", 0, 0, 1, {}, {}, "the host knows an upper bound of the lengths only"},
       },
       joined(cache_sharing_dimensions(),
-             {{"defect",
-               0,
-               0,
-               0,
-               {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6},
-               {"none", "query_start_loc_falls", "shorter_than_query", "no_requests",
-                "requests_beyond", "queries_beyond", "bound_too_low"},
-               "a fault of the input that must be refused"}}));
+             {defect_dimension(16, {"query_start_loc_falls", "shorter_than_query", "no_requests",
+                                    "requests_beyond", "queries_beyond", "bound_too_low"})}));
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

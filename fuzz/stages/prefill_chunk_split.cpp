@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 
 namespace monoref {
@@ -251,14 +252,8 @@ Stage prefill_chunk_split_stage() {
                         "bytes of the logits"),
       {"request_offset", 0, 0, 5, {0, 1, 1000}, {}, "number of the first request"},
       {"vector_step", 1, 1, 3, {}, {}, "stride of the lengths"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6},
-       {"none", "negative_length", "length_beyond_int32", "query_missing", "negative_workspace",
-        "negative_logits", "negative_offset"},
-       "a fault of the input that must be refused"},
+      defect_dimension(15, {"negative_length", "length_beyond_int32", "query_missing",
+                            "negative_workspace", "negative_logits", "negative_offset"}),
   };
   stage.build = build;
   stage.outputs = outputs;

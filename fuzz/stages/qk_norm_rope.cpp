@@ -8,6 +8,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 
 namespace monoref {
 namespace {
@@ -218,17 +219,6 @@ void launch(const Case& item, const Launcher& launcher) {
 
 constexpr std::array<const char*, 4> kOutputs{"q", "k", "index_q", "index_k"};
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("qkv").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"qkv", "position"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : kOutputs)
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
-}
-
 /// The bits of one element of a dense or strided [row, head, dim] output.
 std::uint32_t element_bits(const Tensor& tensor, std::int64_t row, std::int64_t head,
                            std::int64_t dim) {
@@ -309,20 +299,14 @@ Stage qk_norm_rope_stage() {
       Dimension::choice("positions", {"ordinary", "last", "around_256", "consecutive"},
                         "what the positions are"),
       {"eps", 0, 0, 3, {}, {"1e-6", "1e-5", "1", "2^-30"}, "added inside the root"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "position_past_table", "position_negative", "row_width"},
-       "a fault of the input that must be refused"},
+      defect_dimension(12, {"position_past_table", "position_negative", "row_width"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"qkv", "position"}),
       {"untouched_dims", "dims behind the rotary ones are those of the norm",
        untouched_dims_are_the_norm},
       {"values_apart", "the projection's v changes nothing", values_do_not_matter},

@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/fp8_rules.hpp"
 #include "reference/weight_layouts.hpp"
 
@@ -191,16 +192,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<std::int32_t>(x8.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t tokens = item.input("x8").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"x8", "x_scale"}));
-  for (std::int64_t token = 0; token < tokens; ++token)
-    if (!same_row(out[0].tensor, token, other[0].tensor, tokens - 1 - token))
-      return fmt::format("token {} changes when the tokens are reversed", token);
-  return std::nullopt;
-}
-
 /// The scalar definition gives the same bits; what the stage computes with is the fast form.
 std::optional<std::string> equals_the_definition(const Case& item, const Outputs& out,
                                                  const Evaluate&) {
@@ -260,21 +251,15 @@ Stage qkv_projection_stage() {
                         "activations and weights"),
       Dimension::choice("scales", {"unit", "ordinary", "wide", "special"},
                         "scales of tokens and rows"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-       {"none", "hidden_not_whole_chunks", "rows_not_whole_groups", "x_scale_length",
-        "w_scale_length"},
-       "a fault of the input that must be refused"},
+      defect_dimension(12, {"hidden_not_whole_chunks", "rows_not_whole_groups", "x_scale_length",
+                            "w_scale_length"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "tokens in another order are the same tokens", rows_are_independent},
+      row_independence({"x8", "x_scale"}),
       {"definition", "the scalar definition gives the same bits", equals_the_definition},
       {"scale_linearity", "doubling a token's scale doubles its row", scale_is_linear},
   };

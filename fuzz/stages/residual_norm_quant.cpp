@@ -9,6 +9,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/fp8_rules.hpp"
 
 namespace monoref {
@@ -188,41 +189,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<std::int32_t>(item.contract.fp8_overflow));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("ar").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"ar", "res"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"residual", "x8", "x_scale"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
-}
-
-/// What must hold of any quantised row whose scale is a normal number: no NaN, and the largest code
-/// is the maximum in force. A zero row has scale 1 and zero codes (bug cases F02, F18).
-std::optional<std::string> rows_fill_the_range(const Case& item, const Outputs& out,
-                                               const Evaluate&) {
-  const Fp8Rules fp8 = fp8_rules(item.contract);
-  const auto codes = output(out, "x8").view<std::uint8_t, 2>();
-  const auto scales = output(out, "x_scale").view<float, 1>();
-  for (std::int64_t row = 0; row < codes.dim(0); ++row) {
-    float largest = 0;
-    bool nan = false;
-    for (std::int64_t i = 0; i < codes.dim(1); ++i) {
-      const float value = std::fabs(fp8.decode(codes(row, i)));
-      nan = nan || value != value;
-      largest = std::max(largest, value);
-    }
-    if (!std::isnormal(scales(row))) continue;
-    const bool zero_row = scales(row) == 1.0f && largest == 0.0f;
-    if (nan || (largest != fp8_maximum(item.contract) && !zero_row))
-      return fmt::format("row {} with scale {} has {} as its largest code", row, scales(row),
-                         nan ? std::nanf("") : largest);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Stage residual_norm_quant_stage() {
@@ -253,22 +219,16 @@ Stage residual_norm_quant_stage() {
       Dimension::choice("gamma", {"zero", "ordinary", "minus_one", "near_minus_one", "special"},
                         "the weight without its 1"),
       {"eps", 0, 0, 4, {}, {"1e-6", "1e-5", "2^-30", "1", "4"}, "added inside the root"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4},
-       {"none", "hidden_not_whole_threads", "residual_dims", "gamma_length", "eps_zero"},
-       "a fault of the input that must be refused"},
+      defect_dimension(12,
+                       {"hidden_not_whole_threads", "residual_dims", "gamma_length", "eps_zero"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
-      {"range", "the largest code of a row is the maximum in force, a zero row has scale 1",
-       rows_fill_the_range},
+      row_independence({"ar", "res"}),
+      rows_fill_the_range("x8", "x_scale", 1),
   };
   stage.mutants = {
       {"norm_of_rounded_sum", "own", "the norm continues with the rounded sum"},

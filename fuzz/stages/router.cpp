@@ -10,6 +10,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 
 namespace monoref {
@@ -262,17 +263,6 @@ void launch(const Case& item, const Launcher& launcher) {
     launch_gate<float>("monoref_router_gate_f32", item, launcher);
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("sum").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"sum", "residual"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"h_mid", "xn", "logits"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
-}
-
 std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,
                                                    const Evaluate& evaluate) {
   const std::int64_t rows = item.input("sum").dim(0);
@@ -373,21 +363,15 @@ Stage router_stage() {
       Dimension::choice("gate", {"ordinary", "cancelling", "zero", "wide", "special"},
                         "the router's weights"),
       {"eps", 0, 0, 4, {}, {"1e-6", "1e-5", "2^-30", "1", "4"}, "added inside the root"},
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5},
-       {"none", "hidden_not_whole_threads", "residual_rows", "gamma_length", "gate_type",
-        "eps_zero"},
-       "a fault of the input that must be refused"},
+      defect_dimension(14, {"hidden_not_whole_threads", "residual_rows", "gamma_length",
+                            "gate_type", "eps_zero"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
+      row_independence({"sum", "residual"}),
       {"row_alone", "a row alone is the same as in its batch", a_row_alone_is_the_same},
       {"expert_independence", "experts in another order have the same logits",
        experts_are_independent},

@@ -8,6 +8,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
+#include "fuzz/stages/row_properties.hpp"
 #include "reference/fp8_rules.hpp"
 
 namespace monoref {
@@ -83,41 +84,6 @@ void launch(const Case& item, const Launcher& launcher) {
       static_cast<std::int32_t>(item.contract.fp8_overflow));
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const Outputs other = evaluate(with_reversed_rows(item, {"a"}));
-  const std::int64_t rows = item.input("a").dim(0);
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (const char* name : {"a8", "a_scale"})
-      if (!same_row(output(out, name), row, output(other, name), rows - 1 - row))
-        return fmt::format("row {} of {} changes when the rows are reversed", row, name);
-  return std::nullopt;
-}
-
-/// In a row with a normal scale the largest code is the maximum in force, and nothing is NaN; a row
-/// of zeros has scale 0 and codes of zero (bug cases F02, F18).
-std::optional<std::string> rows_fill_the_range(const Case& item, const Outputs& out,
-                                               const Evaluate&) {
-  const Fp8Rules fp8 = fp8_rules(item.contract);
-  const auto codes = output(out, "a8").view<std::uint8_t, 2>();
-  const auto scales = output(out, "a_scale").view<float, 1>();
-  for (std::int64_t row = 0; row < codes.dim(0); ++row) {
-    float largest = 0;
-    bool nan = false;
-    for (std::int64_t i = 0; i < codes.dim(1); ++i) {
-      const float value = std::fabs(fp8.decode(codes(row, i)));
-      nan = nan || value != value;
-      largest = std::max(largest, value);
-    }
-    const bool zero = scales(row) == 0.0f;
-    if ((zero && (nan || largest != 0)) ||
-        (std::isnormal(scales(row)) && (nan || largest != fp8_maximum(item.contract))))
-      return fmt::format("row {} with scale {} has {} as its largest code", row, scales(row),
-                         largest);
-  }
-  return std::nullopt;
-}
-
 /// Twice the row: twice the scale and the same codes, where the scale is far from the ends.
 std::optional<std::string> rows_scale_exactly(const Case& item, const Outputs& out,
                                               const Evaluate& evaluate) {
@@ -165,21 +131,15 @@ Stage row_quant_stage() {
           "row", {"ordinary", "zeros", "subnormal", "one_outlier", "negative_outlier", "one_nan"},
           "what is special about most rows"),
       floats_dimension("content", "elements"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-       {"none", "no_elements"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"no_elements"}),
   };
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
-      {"range", "the largest code is the maximum in force", rows_fill_the_range},
+      row_independence({"a"}),
+      rows_fill_the_range("a8", "a_scale", 0),
       {"scale_linearity", "twice the row is twice the scale and the same codes",
        rows_scale_exactly},
   };

@@ -95,10 +95,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
                                  .topk = params["topk"],
                                  .init_blocks = params["init_blocks"],
                                  .local_blocks = 1};
-  const StepRows steps{params["q_len"],
-                       make_lengths(static_cast<Lengths>(params["lengths"]), params["requests"],
-                                    params["blocks"] * kBlock - params["short_of_capacity"],
-                                    params["q_len"], length_random)};
+  const StepRows steps = drawn_step_rows(params, selection, length_random);
   const Blocks blocks(steps, steps.most_blocks(selection), table_random);
   const std::int64_t rows = steps.rows();
   const std::int64_t hidden = 16 * params["hidden_units"];

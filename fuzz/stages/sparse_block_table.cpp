@@ -408,13 +408,7 @@ Stage sparse_block_table_stage() {
                         "what the selector left in a row"),
       lengths_dimension(),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "heads_not_1", "page_stride_7", "rows_do_not_match"},
-       "a fault of the input that must be refused"},
+      defect_dimension(11, {"heads_not_1", "page_stride_7", "rows_do_not_match"}),
   };
   stage.build = build;
   stage.outputs = outputs;

@@ -1,5 +1,6 @@
 // step_counter: generator, reference and kernel side by side.
 #include "fuzz/stage.hpp"
+#include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "reference/decode_step.hpp"
 
@@ -59,13 +60,7 @@ Stage step_counter_stage() {
       {"blocks", 1, 1, 3, {}, {}, "blocks of the launch, of which one thread counts"},
       Dimension::choice("counter", {"zero", "any", "last", "minus_one", "around_2_16"},
                         "the counter before"),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-       {"none", "two_counters"},
-       "a fault of the input that must be refused"},
+      defect_dimension(9, {"two_counters"}),
   };
   stage.build = build;
   stage.outputs = outputs;

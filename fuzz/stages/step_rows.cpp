@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fuzz/stages/content.hpp"
+
 namespace monoref {
 
 std::int64_t StepRows::most_blocks(const BlockSelection& selection) const {
@@ -25,6 +27,21 @@ std::vector<std::int32_t> StepRows::row_tables(const std::vector<std::int32_t>& 
     tables.insert(tables.end(), from, from + width);
   }
   return tables;
+}
+
+std::vector<std::int64_t> reversed_requests(std::int64_t rows, std::int64_t q_len) {
+  std::vector<std::int64_t> order;
+  for (std::int64_t first = rows - q_len; first >= 0; first -= q_len)
+    for (std::int64_t token = 0; token < q_len; ++token) order.push_back(first + token);
+  return order;
+}
+
+StepRows drawn_step_rows(const Params& params, const BlockSelection& selection,
+                         CounterRandom& random) {
+  const std::int64_t capacity =
+      params["blocks"] * selection.block_size - params["short_of_capacity"];
+  return {params["q_len"], make_lengths(static_cast<Lengths>(params["lengths"]), params["requests"],
+                                        capacity, params["q_len"], random)};
 }
 
 std::vector<Extent> stored_blocks(std::vector<std::int32_t> ids, std::int64_t stride,

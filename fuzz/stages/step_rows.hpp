@@ -1,6 +1,7 @@
 // What the stages of the indexer share: the rows of a step, their tables, and caches of few blocks.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "fuzz/params.hpp"
@@ -29,6 +30,13 @@ struct StepRows {
   std::vector<std::int32_t> row_tables(const std::vector<std::int32_t>& ids,
                                        std::int64_t width) const;
 };
+
+/// The rows of a step from the last request to the first, those of a request in their order.
+std::vector<std::int64_t> reversed_requests(std::int64_t rows, std::int64_t q_len);
+
+/// The requests of a case by its dimensions requests, q_len, lengths, blocks and short_of_capacity.
+StepRows drawn_step_rows(const Params& params, const BlockSelection& selection,
+                         CounterRandom& random);
 
 /// The first `count` runs of `run` elements named by `ids`, `stride` apart: the storage of a cache
 /// of which only some blocks exist. Ids may repeat.

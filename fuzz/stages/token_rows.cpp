@@ -169,13 +169,7 @@ Stage token_rows_stage() {
       {"seq_lens_stride", 1, 1, 3, {}, {}, "stride of the lengths"},
       token_lengths_dimension(),
       table_ids_dimension(),
-      {"defect",
-       0,
-       0,
-       0,
-       {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3},
-       {"none", "missing_requests", "length_below_int32", "q_len_zero"},
-       "a fault of the input that must be refused"},
+      defect_dimension(9, {"missing_requests", "length_below_int32", "q_len_zero"}),
   };
   stage.build = build;
   stage.outputs = outputs;
