@@ -107,5 +107,7 @@ std::vector<std::string_view> kernel_names();
 
 /// Switches on one planted fault in the kernels built with faults; empty switches all off.
 void set_active_fault(std::string_view name);
+/// Whether that fault is on: for faults of host code that launches kernels.
+bool is_active_fault(std::string_view name);
 
 }  // namespace monoref::device

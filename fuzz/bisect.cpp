@@ -98,7 +98,7 @@ std::string difference_text(const Run& run, const Difference& difference,
   if (!run.stage.chain)
     return fmt::format("bisect: stage {} is the first that differs ({})\n  {}\n  from{}",
                        run.stage.name, between, difference.text(), inputs_text(run, row));
-  const auto links = run.stage.chain(run.item);
+  const auto links = links_of(run.stage, run.item);
   const ChainLink& link = writer_of(links, difference.output);
   return fmt::format(
       "bisect: stage {} is the first that differs ({}), as link {} of {}\n  {}\n  from{}",

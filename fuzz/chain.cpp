@@ -8,8 +8,6 @@
 namespace monoref {
 namespace {
 
-using Tensors = std::map<std::string, Tensor, std::less<>>;
-
 /// The tensor of the chain that a stage's input or output is, or a part of it.
 Tensor seen_by_stage(const ChainRead& read, const Tensor& tensor) {
   return Tensor::alias(tensor, read.layout.value_or(tensor.layout()), read.offset);
@@ -43,7 +41,7 @@ bool updates_in_place(const ChainLink& link, std::string_view tensor) {
 
 /// A whole tensor of which `part` is one of so many.
 Layout whole_layout(const Layout& part, std::int64_t parts) {
-  if (parts == 1) return part;
+  if (parts == 0) return part;
   std::vector<std::int64_t> dims{parts};
   dims.insert(dims.end(), part.dims.begin(), part.dims.end());
   return Layout::dense(std::move(dims));
@@ -51,8 +49,8 @@ Layout whole_layout(const Layout& part, std::int64_t parts) {
 
 /// Something that stands for a result while only its shape is known: zeros, and in tables of ids
 /// 0, 1, .. a row, which are valid and distinct.
-Tensor placeholder(const OutputSpec& spec, Layout layout) {
-  Tensor tensor(spec.type, std::move(layout));
+Tensor placeholder(const OutputSpec& spec) {
+  Tensor tensor(spec.type, spec.layout);
   if (spec.name != "topk_ids") return tensor;
   const auto ids = tensor.view<std::int32_t, 2>();
   for (std::int64_t row = 0; row < ids.dim(0); ++row)
@@ -74,46 +72,94 @@ OutputSpec spec_in_chain(const OutputSpec& spec, const ChainLink& link, const Ch
   OutputSpec whole = spec;
   whole.name = write.tensor;
   whole.layout = whole_layout(spec.layout, write.parts);
-  if (write.parts > 1) whole.axes.insert(whole.axes.begin(), "part");
+  if (write.parts > 0) whole.axes.insert(whole.axes.begin(), "part");
   whole.starts_as.clear();
   whole.made_by =
       link.name == link.stage ? link.name : fmt::format("{} ({})", link.name, link.stage);
   if (!spec.starts_as.empty() && !updates_in_place(link, write.tensor))
     refuse("chain: '{}' of link '{}' is updated in place, but not the tensor that it reads",
            write.name, link.name);
-  if (chain.find_input(write.tensor) != nullptr) whole.starts_as = write.tensor;
+  if (const Tensor* input = chain.find_input(write.tensor)) {  // of which a stage may see a part
+    whole.starts_as = write.tensor;
+    whole.layout = input->layout();
+  }
   return whole;
 }
 
+/// Without gaps, whatever the order of its dims.
+bool is_compact(const Layout& layout) {
+  return layout.extents.size() <= 1 && layout.stored() == layout.elements();
+}
+
+/// Notes that a link writes `layout` to an output, which is as large as its largest write.
+void note_write(std::vector<OutputSpec>& specs, OutputSpec whole) {
+  const auto known = std::find_if(specs.begin(), specs.end(),
+                                  [&](const OutputSpec& spec) { return spec.name == whole.name; });
+  if (known == specs.end()) {
+    specs.push_back(std::move(whole));
+  } else if (known->layout != whole.layout) {
+    if (!is_compact(known->layout) || !is_compact(whole.layout) || !known->starts_as.empty())
+      refuse("chain: '{}' is written in two layouts", whole.name);
+    if (whole.layout.elements() > known->layout.elements()) known->layout = whole.layout;
+  }
+}
+
+/// What a link's stage gets while only shapes are known: inputs of the chain, and placeholders for
+/// what earlier links write.
+class Shapes {
+ public:
+  explicit Shapes(const Case& chain) : chain_(chain) {}
+
+  Case case_of(const ChainLink& link) const {
+    return monoref::case_of(link, chain_, [&](const std::string& name) -> const Tensor& {
+      const auto found = written_.find(name);
+      return found == written_.end() ? chain_.input(name) : found->second;
+    });
+  }
+
+  /// Takes note of what a link writes.
+  void write(const ChainLink& link, const Case& item, const std::vector<OutputSpec>& specs) {
+    Outputs own;
+    for (const OutputSpec& spec : specs) own.push_back({spec.name, placeholder(spec)});
+    if (link.is_checked) find_stage(link.stage).reference(item, own);
+    for (NamedTensor& output : own) {
+      const ChainWrite& write = write_of(link, output.name);
+      if (updates_in_place(link, write.tensor)) continue;
+      const Layout layout = whole_layout(output.tensor.layout(), write.parts);
+      const auto found = written_.find(write.tensor);
+      if (write.parts > 0 && found != written_.end() && found->second.layout() == layout) continue;
+      written_.insert_or_assign(write.tensor, write.parts > 0 ? Tensor(output.tensor.type(), layout)
+                                                              : std::move(output.tensor));
+    }
+  }
+
+ private:
+  const Case& chain_;
+  std::map<std::string, Tensor, std::less<>> written_;
+};
+
 std::vector<OutputSpec> chain_outputs(const Case& chain, const std::vector<ChainLink>& links) {
   std::vector<OutputSpec> specs;
-  Tensors written;
-  const auto lookup = [&](const std::string& name) -> const Tensor& {
-    const auto found = written.find(name);
-    return found == written.end() ? chain.input(name) : found->second;
-  };
+  Shapes shapes(chain);
   for (const ChainLink& link : links) {
-    const Case item = case_of(link, chain, lookup);
-    for (const OutputSpec& spec : outputs_of_stage(link, item)) {
-      const ChainWrite& write = write_of(link, spec.name);
-      if (written.contains(write.tensor)) continue;
-      OutputSpec whole = spec_in_chain(spec, link, write, chain);
-      if (whole.starts_as.empty())
-        written.emplace(write.tensor, placeholder(spec, whole.layout));
-      else
-        written.emplace(write.tensor, Tensor::alias(chain.input(write.tensor), whole.layout, 0));
-      specs.push_back(std::move(whole));
-    }
+    const Case item = shapes.case_of(link);
+    const std::vector<OutputSpec> own = outputs_of_stage(link, item);
+    for (const OutputSpec& spec : own)
+      note_write(specs, spec_in_chain(spec, link, write_of(link, spec.name), chain));
+    shapes.write(link, item, own);
   }
   return specs;
 }
 
 std::int64_t offset_of(const ChainWrite& write, const Layout& part) {
-  return write.parts == 1 ? 0 : write.part * part.elements();
+  return write.part * part.elements();
 }
 
 void chain_reference(const Case& chain, const std::vector<ChainLink>& links, Outputs& outputs) {
+  // Of a buffer that is reused, what the last link made of it.
+  std::map<std::string, Tensor, std::less<>> written;
   const auto lookup = [&](const std::string& name) -> const Tensor& {
+    if (const auto found = written.find(name); found != written.end()) return found->second;
     for (const NamedTensor& item : outputs)
       if (item.name == name) return item.tensor;
     return chain.input(name);
@@ -123,8 +169,11 @@ void chain_reference(const Case& chain, const std::vector<ChainLink>& links, Out
     Outputs own;
     for (const OutputSpec& spec : outputs_of_stage(link, item)) {
       const ChainWrite& write = write_of(link, spec.name);
-      own.push_back({spec.name, Tensor::alias(output(outputs, write.tensor), spec.layout,
-                                              offset_of(write, spec.layout))});
+      const Tensor& whole = output(outputs, write.tensor);
+      own.push_back({spec.name, Tensor::alias(whole, spec.layout, offset_of(write, spec.layout))});
+      if (!updates_in_place(link, write.tensor))
+        written.insert_or_assign(write.tensor,
+                                 Tensor::alias(whole, whole_layout(spec.layout, write.parts), 0));
     }
     find_stage(link.stage).reference(item, own);
   }
@@ -133,26 +182,22 @@ void chain_reference(const Case& chain, const std::vector<ChainLink>& links, Out
 /// Launches ask shapes alone of a case, so that placeholders do.
 void chain_launch(const Case& chain, const std::vector<ChainLink>& links,
                   const Launcher& launcher) {
-  Tensors written;
-  const auto lookup = [&](const std::string& name) -> const Tensor& {
-    const auto found = written.find(name);
-    return found == written.end() ? chain.input(name) : found->second;
-  };
+  Shapes shapes(chain);
   const auto buffer_of = [&](const std::string& tensor) {
     const std::string as_output = "out." + tensor;
     return launcher.has(as_output) ? as_output : tensor;
   };
   for (const ChainLink& link : links) {
-    const Case item = case_of(link, chain, lookup);
+    const Case item = shapes.case_of(link);
     std::vector<Launcher::Renamed> names;
     for (const ChainRead& read : link.reads)
       names.push_back({read.name, buffer_of(read.tensor), read.offset});
-    for (const OutputSpec& spec : find_stage(link.stage).outputs(item)) {
+    const std::vector<OutputSpec> own = outputs_of_stage(link, item);
+    for (const OutputSpec& spec : own) {
       const ChainWrite& write = write_of(link, spec.name);
       names.push_back({"out." + spec.name, buffer_of(write.tensor), offset_of(write, spec.layout)});
-      if (!written.contains(write.tensor) && !updates_in_place(link, write.tensor))
-        written.emplace(write.tensor, placeholder(spec, whole_layout(spec.layout, write.parts)));
     }
+    shapes.write(link, item, own);
     find_stage(link.stage).launch(item, launcher.renamed(names));
   }
 }
@@ -183,26 +228,36 @@ std::vector<ChainLink> with_own_names(const Case& chain, std::vector<ChainLink> 
   return links;
 }
 
+bool nothing_planted(std::string_view) {
+  return false;
+}
+
 }  // namespace
 
 void as_chain(Stage& stage) {
   const auto links = stage.chain;
-  stage.outputs = [links](const Case& item) { return chain_outputs(item, links(item)); };
+  stage.outputs = [links](const Case& item) {
+    return chain_outputs(item, links(item, nothing_planted));
+  };
   stage.reference = [links](const Case& item, Outputs& outputs) {
-    chain_reference(item, links(item), outputs);
+    chain_reference(item, links(item, nothing_planted), outputs);
   };
   stage.launch = [links](const Case& item, const Launcher& launcher) {
-    chain_launch(item, links(item), launcher);
+    chain_launch(item, links(item, device::is_active_fault), launcher);
   };
 }
 
 Stage with_own_buffers(const Stage& chain) {
   Stage stage = chain;
-  stage.chain = [links = chain.chain](const Case& item) {
-    return with_own_names(item, links(item));
+  stage.chain = [links = chain.chain](const Case& item, const Planted& planted) {
+    return with_own_names(item, links(item, planted));
   };
   as_chain(stage);
   return stage;
+}
+
+std::vector<ChainLink> links_of(const Stage& chain, const Case& item) {
+  return chain.chain(item, nothing_planted);
 }
 
 const ChainLink& writer_of(const std::vector<ChainLink>& links, std::string_view tensor) {

@@ -25,8 +25,8 @@ struct ChainRead {
 struct ChainWrite {
   std::string name;    ///< the stage's output
   std::string tensor;  ///< the chain's; written by several links, it is one buffer that is reused
-  /// The stage's output is one of so many equal parts of the tensor, behind each other.
-  std::int64_t part = 0, parts = 1;
+  /// The stage's output is one of so many equal parts of the tensor, its leading dim; 0: all of it.
+  std::int64_t part = 0, parts = 0;
 };
 
 /// One stage of a chain. An output that the stage updates in place has the tensor that it reads.
@@ -36,6 +36,9 @@ struct ChainLink {
   std::vector<ChainRead> reads;
   std::vector<ChainWrite> writes;  ///< every output of the stage
   std::vector<NamedScalar> scalars;
+  /// Later stages check what it writes, not only the shape: where only shapes are asked for, it is
+  /// computed all the same. It may read inputs of the chain alone.
+  bool is_checked = false;
 };
 
 /// Makes outputs, reference and launch from `stage.chain`.
@@ -44,6 +47,9 @@ void as_chain(Stage& stage);
 /// The same stage with every write that would reuse a buffer going to one of its own, so that all
 /// that was computed can be looked at. What is updated in place stays one tensor.
 Stage with_own_buffers(const Stage& chain);
+
+/// The links of a case as they should be.
+std::vector<ChainLink> links_of(const Stage& chain, const Case& item);
 
 /// The link that wrote a tensor last.
 const ChainLink& writer_of(const std::vector<ChainLink>& links, std::string_view tensor);

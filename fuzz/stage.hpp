@@ -85,6 +85,8 @@ class Launcher {
 };
 
 struct ChainLink;
+/// Whether a fault of the host code between the kernels is planted. Never so in a reference.
+using Planted = std::function<bool(std::string_view)>;
 
 /// A fault planted in a stage's kernels.
 struct Mutant {
@@ -135,7 +137,7 @@ struct Stage {
 
   /// For a chain of other stages: its links for a case, in order. `as_chain` (fuzz/chain.hpp) makes
   /// outputs, reference and launch of it.
-  std::function<std::vector<ChainLink>(const Case&)> chain;
+  std::function<std::vector<ChainLink>(const Case&, const Planted&)> chain;
 
   std::vector<Property> properties;
   std::vector<Mutant> mutants;

@@ -798,4 +798,8 @@ void set_active_fault(std::string_view name) {
   simt::host::active_fault = name.empty() ? 0 : simt::host::fault_hash(name);
 }
 
+bool is_active_fault(std::string_view name) {
+  return simt::host::active_fault == simt::host::fault_hash(name);
+}
+
 }  // namespace monoref::device
