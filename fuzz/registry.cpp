@@ -2,18 +2,20 @@
 // `NAME_stage()` in fuzz/stages/NAME.cpp.
 #include "fuzz/stage.hpp"
 
-#define MONOREF_STAGES(stage)                                                                     \
-  stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address)         \
-      stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)                  \
-          stage(qk_norm_rope) stage(kv_cache_insert) stage(index_score) stage(index_select)       \
-              stage(fp8_attention_partition) stage(attention_merge) stage(row_quant)              \
-                  stage(o_projection) stage(sparse_attention) stage(all_reduce) stage(router)     \
-                      stage(moe_route) stage(mx_quant) stage(expert_up_gate) stage(expert_down)   \
-                          stage(final_norm) stage(auxiliary_state) stage(step_counter)            \
-                              stage(context_parallel_lengths) stage(decode_expand)                \
-                                  stage(compressed_slot_mapping) stage(prefill_chunk_split)       \
-                                      stage(prefill_chunk_metadata) stage(indexer_metadata_build) \
-                                          stage(glm5next_indexer)
+#define MONOREF_STAGES(stage)                                                                   \
+  stage(token_rows) stage(sparse_block_table) stage(page16_rebase) stage(kv_page_address)       \
+      stage(index_cache_insert) stage(residual_norm_quant) stage(qkv_projection)                \
+          stage(qk_norm_rope) stage(kv_cache_insert) stage(index_score) stage(index_select)     \
+              stage(fp8_attention_partition) stage(attention_merge) stage(row_quant)            \
+                  stage(o_projection) stage(sparse_attention) stage(all_reduce) stage(router)   \
+                      stage(moe_route) stage(mx_quant) stage(expert_up_gate) stage(expert_down) \
+                          stage(sparse_layer) stage(final_norm) stage(auxiliary_state)          \
+                              stage(step_counter) stage(decode_step)                            \
+                                  stage(context_parallel_lengths) stage(decode_expand)          \
+                                      stage(compressed_slot_mapping) stage(prefill_chunk_split) \
+                                          stage(prefill_chunk_metadata)                         \
+                                              stage(indexer_metadata_build)                     \
+                                                  stage(glm5next_indexer)
 
 namespace monoref {
 

@@ -6,10 +6,10 @@
 #include <bit>
 #include <cmath>
 
+#include "fuzz/stages/attention_content.hpp"
 #include "fuzz/stages/attention_links.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/kv_content.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/fp8_rules.hpp"
 
@@ -20,70 +20,6 @@ constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kHeadDim = 32;  // 16 heads of 32: one step of the projection for each wave
 constexpr std::int64_t kWidth = kHeads * kHeadDim;
-
-/// What of each physical block some request reaches.
-struct Blocks {
-  std::int64_t width;
-  std::vector<std::int32_t> ids;      ///< [requests, width]
-  std::vector<std::int64_t> reaches;  ///< keys of each physical block
-
-  Blocks(const StepRows& steps, std::int64_t columns, CounterRandom& random)
-      : width(columns),
-        ids(make_block_ids(TableIds::kShuffled,
-                           static_cast<std::int64_t>(steps.lengths.size()) * columns, 0, random)),
-        reaches(ids.size() + 1, 0) {
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::size_t request = i / static_cast<std::size_t>(width);
-      const std::int64_t first = static_cast<std::int64_t>(i) % width * kBlock;
-      reaches[static_cast<std::size_t>(ids[i])] = std::clamp<std::int64_t>(
-          std::max<std::int64_t>(steps.lengths[request], 1) - first, 0, kBlock);
-    }
-  }
-  std::int64_t count() const { return static_cast<std::int64_t>(reaches.size()); }
-};
-
-/// Calls use(slot) for every key that some request reaches.
-template <class Use>
-void for_each_owned_key(const Blocks& blocks, Use use) {
-  for (std::int64_t block = 0; block < blocks.count(); ++block)
-    for (std::int64_t key = 0; key < blocks.reaches[static_cast<std::size_t>(block)]; ++key)
-      use(block * kBlock + key);
-}
-
-/// Caches whose unowned bytes are NaN.
-Tensor index_cache(const Blocks& blocks, const FloatFormat& format, DType type,
-                   CounterRandom& random) {
-  Tensor cache(type, Layout::dense({blocks.count(), kBlock, kHeadDim}));
-  cache.fill_bytes(std::byte{static_cast<std::uint8_t>(format.canonical_nan())});
-  for_each_owned_key(blocks, [&](std::int64_t slot) {
-    for (std::int64_t d = 0; d < kHeadDim; ++d)
-      cache.base()[slot * kHeadDim + d] = std::byte{draw_code(format, false, random)};
-  });
-  return cache;
-}
-
-void add_kv_caches(Case& item, const Blocks& blocks, const FloatFormat& format, DType type,
-                   CounterRandom& random) {
-  const KvPageShape shape{
-      .layout = item.contract.kv_layout, .blocks = blocks.count(), .head_dim = kHeadDim};
-  const bool dense = shape.layout == KvLayout::kDense;
-  const Layout layout =
-      Layout::dense({shape.blocks, shape.block_page_stride(), 1, kHeadDim * shape.page_size});
-  Tensor k(type, layout);
-  Tensor v(type, layout);
-  k.fill_bytes(std::byte{static_cast<std::uint8_t>(format.canonical_nan())});
-  v.fill_bytes(std::byte{static_cast<std::uint8_t>(format.canonical_nan())});
-  Tensor& v_side = dense ? v : k;
-  for_each_owned_key(blocks, [&](std::int64_t slot) {
-    const KeyBytes key(shape, slot, 0);
-    for (std::int64_t d = 0; d < kHeadDim; ++d) {
-      k.base()[key.k(d)] = std::byte{draw_code(format, false, random)};
-      v_side.base()[shape.v_view_offset() + key.v(d)] = std::byte{draw_code(format, false, random)};
-    }
-  });
-  item.inputs.push_back({"k_cache", std::move(k)});
-  if (dense) item.inputs.push_back({"v_cache", std::move(v)});
-}
 
 Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom length_random(seed, "seq_lens");
@@ -96,7 +32,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
                                  .init_blocks = params["init_blocks"],
                                  .local_blocks = 1};
   const StepRows steps = drawn_step_rows(params, selection, length_random);
-  const Blocks blocks(steps, steps.most_blocks(selection), table_random);
+  const ReachedBlocks blocks(steps.lengths, steps.most_blocks(selection), table_random);
   const std::int64_t rows = steps.rows();
   const std::int64_t hidden = 16 * params["hidden_units"];
   const DType type = fp8_dtype(contract);
@@ -112,7 +48,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   item.inputs = {
       {"index_q", drawn_tensor(DType::kBFloat16, Layout::dense({rows, 1, kHeadDim}), query)},
       {"q", drawn_tensor(DType::kBFloat16, Layout::dense({rows, kHeads, kHeadDim}), query)},
-      {"index_cache", index_cache(blocks, format, type, cache_random)},
+      {"index_cache", reached_index_cache(blocks, kHeadDim, contract, cache_random)},
       {"block_table", padded_rows(DType::kInt32, rows, blocks.width, 0,
                                   steps.row_tables(blocks.ids, blocks.width))},
       {"seq_lens", strided_vector(DType::kInt32, steps.row_lengths(), 1)},
@@ -121,13 +57,16 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
       {"weight", drawn_tensor(type, Layout::dense({hidden, kWidth}),
                               [&] { return draw_code(format, false, weight_random); })},
       {"w_scale", drawn_tensor(DType::kFloat32, Layout::dense({hidden}), weight_scale)}};
-  add_kv_caches(item, blocks, format, type, cache_random);
+  KvCaches caches = reached_kv_caches(blocks, kHeadDim, contract, cache_random);
+  item.inputs.push_back({"k_cache", std::move(caches.k)});
+  if (caches.v) item.inputs.push_back({"v_cache", std::move(*caches.v)});
   return item;
 }
 
-std::vector<ChainLink> links_of(const Case& item) {
+std::vector<ChainLink> make_links(const Case& item, const Planted&) {
   std::vector<ChainLink> links;
   AttentionLinks{.rows = item.input("seq_lens").dim(0),
+                 .table_width = item.input("block_table").dim(1),
                  .q_len = item.integer("q_len"),
                  .heads = kHeads,
                  .head_dim = kHeadDim,
@@ -206,7 +145,7 @@ Stage sparse_attention_stage() {
       lengths_dimension(),
   };
   stage.build = build;
-  stage.chain = links_of;
+  stage.chain = make_links;
   as_chain(stage);
   stage.properties = {
       {"request_independence", "a request alone has the same rows", requests_are_independent},
