@@ -46,22 +46,27 @@
 
 // Each target header defines, besides the macros:
 //
+// clang-format off
 //   constexpr int kWave                        lanes of a wave
-//   int lane()                                 index in the wave, counted over the linear thread
-//   index int linear_thread()                        x + blockDim.x * (y + blockDim.y * z) T
-//   shuffle(T v, int source)                 v of lane `source`, 0 <= source < kWave T
-//   shuffle_xor(T v, int mask)               v of lane() ^ mask, 0 <= mask < kWave T shuffle_up(T
-//   v, int n)                   v of lane() - n; a lane's own v where there is none T
-//   shuffle_down(T v, int n)                 v of lane() + n; likewise std::uint64_t ballot(bool p)
-//   bit i: lane i is live and its p holds bool any(bool p), bool all(bool p)         over the live
-//   lanes of the wave T atomic_add(T* at, T v)                   int32, uint32, uint64, float T
-//   atomic_max(T* at, T v), atomic_min       int32, uint32, int64, uint64 T atomic_exchange(T* at,
-//   T v)              int32, uint32, int64, uint64 T atomic_compare_exchange(T* at, T expected, T
-//   v)    likewise T load_acquire(const T* at)                4 or 8 bytes, visible to all blocks
-//   and ranks void store_release(T* at, T v)             likewise void relax() body of a loop that
-//   waits for another thread float fma(float a, float b, float c)       one rounding float
-//   sqrt_rn(float x)                     correctly rounded void demand_aligned(const void* p, n)
-//   host: a crash verdict where p is not a multiple of n
+//   int lane()                                 index in the wave, over the linear thread index
+//   int linear_thread()                        x + blockDim.x * (y + blockDim.y * z)
+//   T shuffle(T v, int source)                 v of lane `source`, 0 <= source < kWave
+//   T shuffle_xor(T v, int mask)               v of lane() ^ mask, 0 <= mask < kWave
+//   T shuffle_up(T v, int n)                   v of lane() - n; a lane's own v where there is none
+//   T shuffle_down(T v, int n)                 v of lane() + n; likewise
+//   std::uint64_t ballot(bool p)               bit i: lane i is live and its p holds
+//   bool any(bool p), bool all(bool p)         over the live lanes of the wave
+//   T atomic_add(T* at, T v)                   int32, uint32, uint64, float
+//   T atomic_max(T* at, T v), atomic_min       int32, uint32, int64, uint64
+//   T atomic_exchange(T* at, T v)              int32, uint32, int64, uint64
+//   T atomic_compare_exchange(T* at, T expected, T v)    likewise
+//   T load_acquire(const T* at)                4 or 8 bytes, visible to all blocks and ranks
+//   void store_release(T* at, T v)             likewise
+//   void relax()                               body of a loop that waits for another thread
+//   float fma(float a, float b, float c)       one rounding
+//   float sqrt_rn(float x)                     correctly rounded
+//   void demand_aligned(const void* p, n)      host: a crash verdict where p is not a multiple of n
+// clang-format on
 //
 // shuffle* take trivially copyable T of 4 or 8 bytes. Atomics work on global and on shared memory,
 // return the value found, and order nothing but themselves.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
