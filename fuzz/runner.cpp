@@ -59,6 +59,21 @@ std::span<const std::byte> image_of(const Tensor& tensor, std::vector<std::byte>
   return copy;
 }
 
+/// The first byte of an image that is not the tensor's. Nearly always there is none, which memcmp
+/// says fast.
+std::optional<std::size_t> first_change(const Tensor& tensor, std::span<const std::byte> image) {
+  std::size_t at = 0;
+  for (const Extent& extent : tensor.layout().extents) {
+    const auto run = tensor.bytes(extent);
+    const auto read = image.subspan(at, run.size());
+    if (std::memcmp(run.data(), read.data(), run.size()) != 0)
+      return at + static_cast<std::size_t>(
+                      std::mismatch(run.begin(), run.end(), read.begin()).first - run.begin());
+    at += run.size();
+  }
+  return std::nullopt;
+}
+
 RunOutputs failed(const device::RunReport& report) {
   return {report.status, report.message, false, {}};
 }
@@ -71,6 +86,17 @@ RunOutputs succeeded(Outputs outputs) {
   return {device::RunStatus::kOk, {}, false, std::move(outputs)};
 }
 
+/// Places all buffers. The images of tensors in several runs are copied for this alone: weights are
+/// large.
+void place(device::Backend& backend, const std::vector<Slot>& slots) {
+  std::vector<std::vector<std::byte>> copies(slots.size());
+  std::vector<device::BufferRequest> requests;
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    requests.push_back(
+        {slots[i].name, byte_extents(*slots[i].tensor), 16, image_of(*slots[i].tensor, copies[i])});
+  backend.place(requests);
+}
+
 /// Launches, waits, and checks the guards; nothing if all is well.
 std::optional<RunOutputs> launch_and_check(device::Backend& backend, const Stage& stage,
                                            const Case& item, const std::vector<Slot>& slots) {
@@ -79,14 +105,6 @@ std::optional<RunOutputs> launch_and_check(device::Backend& backend, const Stage
   if (report.status != device::RunStatus::kOk) return failed(report);
   if (const auto damage = backend.damaged_guard()) return crashed(*damage);
   return std::nullopt;
-}
-
-/// Where two images of one size differ first. Nearly always they do not, which memcmp says fast.
-std::optional<std::ptrdiff_t> first_change(std::span<const std::byte> before,
-                                           std::span<const std::byte> after) {
-  if (after.empty() || std::memcmp(before.data(), after.data(), after.size()) == 0)
-    return std::nullopt;
-  return std::mismatch(after.begin(), after.end(), before.begin()).first - after.begin();
 }
 
 std::vector<const Tensor*> pointers(const Outputs& outputs) {
@@ -260,24 +278,18 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
                              std::span<const OutputSpec> specs) {
   Outputs outputs = make_outputs(item, specs, kOutputPoison);
   const std::vector<Slot> slots = slots_of(item, specs, outputs);
-  std::vector<std::vector<std::byte>> copies(slots.size());
-  std::vector<device::BufferRequest> requests;
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    requests.push_back(
-        {slots[i].name, byte_extents(*slots[i].tensor), 16, image_of(*slots[i].tensor, copies[i])});
-  backend_->place(requests);
+  place(*backend_, slots);
   if (auto failure = launch_and_check(*backend_, stage, item, slots)) return std::move(*failure);
   std::vector<std::byte> image;
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    image.resize(requests[i].image.size());
+    const Tensor& tensor = *slots[i].tensor;
+    image.resize(static_cast<std::size_t>(tensor.layout().stored()) * tensor.element_size());
     backend_->read(i, image);
-    if (!slots[i].is_output) {
-      if (const auto changed = first_change(requests[i].image, image))
-        return crashed(
-            fmt::format("the kernel wrote to its input '{}' at byte {}", slots[i].name, *changed));
-    } else {
+    if (slots[i].is_output)
       outputs[i - (slots.size() - specs.size())].tensor.set_image(image);
-    }
+    else if (const auto changed = first_change(tensor, image))
+      return crashed(
+          fmt::format("the kernel wrote to its input '{}' at byte {}", slots[i].name, *changed));
   }
   return succeeded(std::move(outputs));
 }
