@@ -1,5 +1,6 @@
 // The registry: one line a stage, in the order of the decode step. Each is made by the function
 // `NAME_stage()` in fuzz/stages/NAME.cpp.
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 
 #define MONOREF_STAGES(stage)                                                                   \
@@ -23,7 +24,7 @@ namespace monoref {
 MONOREF_STAGES(MONOREF_DECLARE)
 
 const std::vector<Stage>& all_stages() {
-#define MONOREF_CALL(name) name##_stage(),
+#define MONOREF_CALL(name) with_checked_inputs(name##_stage()),
   static const std::vector<Stage> stages{MONOREF_STAGES(MONOREF_CALL)};
   return stages;
 }

@@ -17,6 +17,23 @@
 
 namespace monoref {
 
+/// Where the elements of an input may lie.
+enum class InputStorage : std::uint8_t {
+  kDense,   ///< row-major, without gaps
+  kRows,    ///< rows of neighbouring elements, any distance apart that keeps them apart
+  kSparse,  ///< dims and strides of a dense tensor; runs of storage that nobody reads may be
+            ///< missing
+};
+
+/// One input of a stage, as its kernels can take it.
+struct InputSpec {
+  std::string_view name;
+  std::vector<DType> types;
+  std::size_t rank;
+  InputStorage storage = InputStorage::kDense;
+  bool optional = false;
+};
+
 /// One output of a stage for a given case.
 struct OutputSpec {
   std::string name;
@@ -118,6 +135,10 @@ struct Stage {
   std::vector<Dimension> dimensions;
   /// Contracts that a campaign takes in turn when none is named; the default first.
   std::vector<std::string_view> contracts = {"mono"};
+
+  /// All inputs that a case may have. The registry makes `outputs` refuse others, before the stage
+  /// looks at any. Empty: the stage sees to that itself.
+  std::vector<InputSpec> inputs;
 
   /// Deterministic: the same arguments give the same bits. Fills everything but the line.
   std::function<Case(const Params&, const Contract&, std::uint64_t seed)> build;

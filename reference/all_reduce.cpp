@@ -36,7 +36,8 @@ void for_each_flag(const AllReduceInput& input, std::int64_t phases, std::int64_
 void check_flags(const AllReduceInput& input, std::int64_t ranks) {
   const std::int64_t channels = input.flags.dim(3);
   require_dims("all_reduce: flags", input.flags, {kReducePhases, ranks, ranks, channels});
-  if (channels < 1) refuse("all_reduce: flags has {} channels, must have at least 1", channels);
+  if (channels < 1 || channels > kReduceMaxChannels)
+    refuse("all_reduce: flags has {} channels, must have 1 to {}", channels, kReduceMaxChannels);
   for_each_flag(input, phases_in_use(input), ranks, [&](auto... at) {
     if (!is_before(input.flags(at...), input.tag))
       refuse("all_reduce: flags{} is {}, must be before tag {}",

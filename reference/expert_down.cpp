@@ -100,6 +100,8 @@ std::array<std::int64_t, 2> expert_down_shape(const ExpertDownInput& input) {
   require_dims("expert_down: mid_scale", input.mid_scale, {rows, slots, inter / kBlock});
   require_dims("expert_down: topk_ids", input.topk_ids, {rows, slots});
   require_dims("expert_down: topk_weights", input.topk_weights, {rows, slots});
+  if (input.wide_from < 1)
+    refuse("{}: wide_from is {}, must be at least 1", kStage, input.wide_from);
   if (std::isnan(input.scaling))
     refuse("{}: scaling is {}, must be a number", kStage, input.scaling);
   check_expert_weights(kStage, "w2", input.w2, inter);

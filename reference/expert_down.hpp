@@ -33,8 +33,8 @@ struct ExpertDownOutput {
 
 /// The dims [rows, hidden] of the output, after every check of the input. Refuses: inter that is
 /// not a multiple of 128; scales, ids and route weights of other dims; the shared expert in another
-/// slot than the last; a scaling that is NaN; and what check_expert_weights and check_expert_ids
-/// refuse.
+/// slot than the last; wide_from below 1; a scaling that is NaN; and what check_expert_weights and
+/// check_expert_ids refuse.
 std::array<std::int64_t, 2> expert_down_shape(const ExpertDownInput& input);
 
 /// One unit of a row's sum: the 128-long dot of a slot's mid with a step of its expert's weights.

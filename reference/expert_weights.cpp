@@ -65,8 +65,8 @@ bool is_stored(const ExpertWeights& weights, std::int64_t id) {
 void check_expert_weights(std::string_view stage, std::string_view name,
                           const ExpertWeights& weights, std::int64_t k) {
   const std::string argument = fmt::format("{}: {}", stage, name);
-  if (weights.n_routed < 1)
-    refuse("{}: n_routed is {}, must be at least 1", stage, weights.n_routed);
+  if (weights.n_routed < 1 || weights.n_routed > kExpertMaxRouted)
+    refuse("{}: n_routed is {}, must be 1 to {}", stage, weights.n_routed, kExpertMaxRouted);
   if (weights.weight.rank() != 3)
     refuse("{} has rank {}, must be 3", argument, weights.weight.rank());
   const std::int64_t experts = weights.weight.dim(0);
@@ -84,6 +84,8 @@ void check_expert_weights(std::string_view stage, std::string_view name,
 
 void check_expert_ids(std::string_view stage, const ExpertWeights& weights,
                       View<const std::int32_t, 2> topk_ids, const Contract& contract) {
+  if (topk_ids.dim(1) < 1 || topk_ids.dim(1) > kExpertMaxSlots)
+    refuse("{}: topk_ids has {} slots, must have 1 to {}", stage, topk_ids.dim(1), kExpertMaxSlots);
   for (std::int64_t row = 0; row < topk_ids.dim(0); ++row)
     for (std::int64_t slot = 0; slot < topk_ids.dim(1); ++slot) {
       const std::int32_t id = topk_ids(row, slot);

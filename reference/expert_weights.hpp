@@ -15,6 +15,9 @@ namespace monoref {
 
 /// k of one matrix-core step.
 inline constexpr std::int64_t kExpertStep = 128;
+/// Most routed experts of a stack, and slots of a row, the shared expert's included.
+inline constexpr std::int64_t kExpertMaxRouted = 1024;
+inline constexpr std::int64_t kExpertMaxSlots = 16;
 
 /// MX weights of a stack of experts, [rows, k] each, with one E8M0 scale for 32 neighbouring k.
 /// Codes lie in shuffle_weight(16,16) order expert by expert, scales in shuffle_scale order over
@@ -40,15 +43,16 @@ struct ExpertWeights {
 };
 
 /// Refuses weights that are not matrices of `k` columns as described above: another rank, type or
-/// dims; strides that are not dense; a number of experts that is neither n_routed nor, without a
-/// separate shared expert, n_routed + 1; rows that are not a multiple of 32 (groups of the scale
-/// layout), and only one of the two shared tensors. `stage` and `name` ("w13") name the argument.
+/// dims; strides that are not dense; n_routed outside 1 to 1024; a number of experts that is
+/// neither n_routed nor, without a separate shared expert, n_routed + 1; rows that are not a
+/// multiple of 32 (groups of the scale layout), and only one of the two shared tensors. `stage` and
+/// `name` ("w13") name the argument.
 void check_expert_weights(std::string_view stage, std::string_view name,
                           const ExpertWeights& weights, std::int64_t k);
 
-/// Refuses ids [rows, slots] that are not served: one outside the experts, unless the contract's
-/// out_of_range_slot is drop; the same expert twice in a row; an expert whose weights or scales are
-/// not stored.
+/// Refuses ids [rows, slots] that are not served: slots outside 1 to 16; an id outside the experts,
+/// unless the contract's out_of_range_slot is drop; the same expert twice in a row; an expert whose
+/// weights or scales are not stored.
 void check_expert_ids(std::string_view stage, const ExpertWeights& weights,
                       View<const std::int32_t, 2> topk_ids, const Contract& contract);
 

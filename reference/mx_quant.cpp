@@ -26,7 +26,7 @@ std::array<std::int64_t, 2> mx_quant_shape(const MxQuantInput& input) {
   if (input.x.rank() != 2) refuse("mx_quant: x has rank {}, must be 2", input.x.rank());
   if (input.x.type() != DType::kBFloat16 && input.x.type() != DType::kFloat32)
     refuse("mx_quant: x is {}, must be bfloat16 or float32", dtype_name(input.x.type()));
-  if (input.x.dim(1) % kBlock != 0)
+  if (input.x.dim(1) < kBlock || input.x.dim(1) % kBlock != 0)
     refuse("mx_quant: x has {} elements a row, must be a multiple of {}", input.x.dim(1), kBlock);
   return {input.x.dim(0), input.x.dim(1)};
 }

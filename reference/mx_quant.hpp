@@ -20,7 +20,7 @@ struct MxQuantOutput {
 };
 
 /// The dims [rows, width] of the codes. Refuses an x of another rank or type, and a width that is
-/// not a multiple of 32.
+/// not a multiple of 32, or 0.
 std::array<std::int64_t, 2> mx_quant_shape(const MxQuantInput& input);
 
 /// Per block of 32 neighbouring elements of a row (mono-decode section 7, upstream-semantics

@@ -12,12 +12,13 @@ namespace monoref {
 
 SwigluRule swiglu_rule(std::string_view stage, double limit, double alpha, double beta,
                        const Contract& contract) {
-  if (!std::isfinite(alpha)) refuse("{}: alpha is {}, must be finite", stage, alpha);
-  if (!std::isfinite(beta)) refuse("{}: beta is {}, must be finite", stage, beta);
   SwigluRule rule{static_cast<float>(limit), static_cast<float>(alpha), static_cast<float>(beta)};
+  if (!std::isfinite(rule.alpha))
+    refuse("{}: alpha is {}, must be finite in binary32", stage, alpha);
+  if (!std::isfinite(rule.beta)) refuse("{}: beta is {}, must be finite in binary32", stage, beta);
   if (rule.limit == 0 && contract.swiglu_limit_zero == SwigluLimitZero::kNoClamp)
     rule.limit = std::numeric_limits<float>::infinity();
-  if (!(rule.limit > 0)) refuse("{}: limit is {}, must be above 0", stage, limit);
+  if (!(rule.limit > 0)) refuse("{}: limit is {}, must be above 0 in binary32", stage, limit);
   return rule;
 }
 

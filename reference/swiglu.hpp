@@ -16,7 +16,7 @@ struct SwigluRule {
 
 /// The parameters of a case, each rounded to binary32 once. Refuses a limit that is NaN or
 /// negative, one that is 0 (bug case G04) unless the contract takes that for no clamp, and an alpha
-/// or beta that is not finite. `stage` names the caller.
+/// or beta that is not finite in binary32. `stage` names the caller.
 SwigluRule swiglu_rule(std::string_view stage, double limit, double alpha, double beta,
                        const Contract& contract);
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device/kernels/peer_buffers.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -139,7 +140,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
 AllReduceInput input_of(const Case& item) {
   return {.partials = item.input("partials").view<std::uint16_t, 3>(),
           .flags = item.input("flags").view<std::int32_t, 4>(),
-          .tag = static_cast<std::int32_t>(item.integer("tag")),
+          .tag = int32_parameter(item, "tag"),
           .owner_from = item.integer("owner_from"),
           .absent = item.integer_or("absent", 0),
           .contract = item.contract};
@@ -307,6 +308,9 @@ Stage all_reduce_stage() {
       defect_dimension(14, {"flag_is_the_tag", "flag_is_ahead", "flags_of_fewer_ranks",
                             "nine_ranks", "hidden_of_12", "owner_from_0", "all_absent"}),
   };
+  stage.inputs = {{"partials", {DType::kBFloat16}, 3},
+                  {"flags", {DType::kInt32}, 4},
+                  {.name = "sum_before", .types = {DType::kBFloat16}, .rank = 3, .optional = true}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -61,7 +62,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, width] = auxiliary_state_shape(input_of(item));
   return {{"state",
            DType::kBFloat16,
-           gapped_rows(rows, width, 1, item.integer_or("out_row_gap", 0)),
+           gapped_rows(rows, width, 1, row_gap(item, "out_row_gap")),
            {"row", "element"},
            ""}};
 }
@@ -81,8 +82,8 @@ void launch(const Case& item, const Launcher& launcher) {
   launcher.run("monoref_auxiliary_state", grid, launcher.address<const std::uint16_t>("hidden"),
                input.hidden.stride(0), launcher.address_or_null<const std::uint16_t>("residual"),
                input.residual ? input.residual->stride(0) : std::int64_t{0},
-               launcher.address<std::uint16_t>("out.state"),
-               width + item.integer_or("out_row_gap", 0), rows, static_cast<std::int32_t>(width));
+               launcher.address<std::uint16_t>("out.state"), width + row_gap(item, "out_row_gap"),
+               rows, static_cast<std::int32_t>(width));
 }
 
 std::optional<std::string> without_residual_a_copy(const Case& item, const Outputs& out,
@@ -111,6 +112,8 @@ Stage auxiliary_state_stage() {
       Dimension::choice("residual", {"none", "drawn", "opposite", "ties"}, "the residual"),
       defect_dimension(11, {"residual_rows"}),
   };
+  stage.inputs = {{"hidden", {DType::kBFloat16}, 2, InputStorage::kRows},
+                  {"residual", {DType::kBFloat16}, 2, InputStorage::kRows, true}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -304,6 +304,16 @@ void add_expert_weights(Case& item, const Params& params, const Routing& routing
   item.inputs.push_back({prefix + std::string(scale), std::move(shared.scale)});
 }
 
+void add_expert_inputs(Stage& stage, std::string_view weight, std::string_view scale) {
+  const bool first = weight == "w13";
+  const std::vector<DType> bytes{DType::kUInt8};
+  stage.inputs.push_back({weight, bytes, 3, InputStorage::kSparse});
+  stage.inputs.push_back({scale, bytes, 2, InputStorage::kSparse});
+  for (const std::string_view name :
+       {first ? "shared_w13" : "shared_w2", first ? "shared_s13" : "shared_s2"})
+    stage.inputs.push_back({name, bytes, 2, InputStorage::kDense, true});
+}
+
 Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dims, std::int64_t gap,
                              CounterRandom& random) {
   const Layout dense = Layout::dense(dims);

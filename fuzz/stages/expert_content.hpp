@@ -48,6 +48,9 @@ Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dim
 Tensor make_activation_scales(const Params& params, std::vector<std::int64_t> dims,
                               CounterRandom& random);
 
+/// Lists what `add_expert_weights` adds among the inputs of a stage.
+void add_expert_inputs(Stage& stage, std::string_view weight, std::string_view scale);
+
 /// The weights of a case, as the reference takes them.
 ExpertWeights expert_weights_of(const Case& item, const std::string& weight,
                                 const std::string& scale);

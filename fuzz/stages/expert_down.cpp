@@ -5,11 +5,13 @@
 #include <bit>
 #include <cmath>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/expert_content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
+#include "reference/stage_checks.hpp"
 
 namespace monoref {
 namespace {
@@ -132,7 +134,8 @@ void launch(const Case& item, const Launcher& launcher) {
                launcher.address<std::uint16_t>("out.partial"), rows, narrow(slots),
                narrow(input.mid8.dim(2)), narrow(hidden), narrow(input.w2.weight.dim(0)),
                narrow(input.w2.n_routed), narrow(input.w2.element == MxElement::kFp4 ? 1 : 0),
-               narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0), narrow(input.wide_from),
+               narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0),
+               narrow(std::min(input.wide_from, kInt32Max)),
                narrow(item.contract.routed_scaling == RoutedScaling::kOutput ? 1 : 0),
                static_cast<float>(input.scaling));
 }
@@ -301,6 +304,11 @@ Stage expert_down_stage() {
       "route", {"ordinary", "powers", "zero", "odd", "special"}, "route weights"));
   stage.dimensions.push_back(
       defect_dimension(15, {"shared_not_last", "id_twice", "id_beyond", "weight_count"}));
+  stage.inputs = {{"mid8", {DType::kFloat8E4M3FN}, 3},
+                  {"mid_scale", {DType::kUInt8, DType::kFloat8E8M0}, 3},
+                  {"topk_ids", {DType::kInt32}, 2},
+                  {"topk_weights", {DType::kFloat32}, 2}};
+  add_expert_inputs(stage, "w2", "s2");
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

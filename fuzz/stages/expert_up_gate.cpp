@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/expert_content.hpp"
@@ -225,6 +226,10 @@ Stage expert_up_gate_stage() {
                                                "alpha and beta of SwiGLU"));
   stage.dimensions.push_back(
       defect_dimension(15, {"limit_negative", "id_twice", "id_beyond", "scale_columns"}));
+  stage.inputs = {{"x8", {DType::kFloat8E4M3FN}, 2, InputStorage::kRows},
+                  {"x_scale", {DType::kUInt8, DType::kFloat8E8M0}, 2},
+                  {"topk_ids", {DType::kInt32}, 2}};
+  add_expert_inputs(stage, "w13", "s13");
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

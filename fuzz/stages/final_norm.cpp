@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -94,7 +95,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, hidden] = final_norm_shape(input_of(item));
   return {{"out",
            DType::kBFloat16,
-           gapped_rows(rows, hidden, 1, item.integer_or("out_row_gap", 0)),
+           gapped_rows(rows, hidden, 1, row_gap(item, "out_row_gap")),
            {"row", "element"},
            ""}};
 }
@@ -115,9 +116,8 @@ void launch(const Case& item, const Launcher& launcher) {
   launcher.run("monoref_final_norm", grid, launcher.address<const std::uint16_t>("ar"),
                input.ar.stride(0), launcher.address<const std::uint16_t>("res"),
                input.res.stride(0), launcher.address<const std::uint16_t>("gamma"),
-               launcher.address<std::uint16_t>("out.out"),
-               hidden + item.integer_or("out_row_gap", 0), rows, static_cast<std::int32_t>(hidden),
-               static_cast<float>(input.eps));
+               launcher.address<std::uint16_t>("out.out"), hidden + row_gap(item, "out_row_gap"),
+               rows, static_cast<std::int32_t>(hidden), static_cast<float>(input.eps));
 }
 
 /// Addition commutes.
@@ -152,6 +152,9 @@ Stage final_norm_stage() {
       {"eps", 0, 0, 4, {}, {"1e-6", "1e-5", "2^-30", "1", "4"}, "added inside the root"},
       defect_dimension(12, {"hidden_not_whole_threads", "gamma_length", "eps_zero"}),
   };
+  stage.inputs = {{"ar", {DType::kBFloat16}, 2, InputStorage::kRows},
+                  {"res", {DType::kBFloat16}, 2, InputStorage::kRows},
+                  {"gamma", {DType::kBFloat16}, 1}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -137,15 +138,15 @@ MoeRouteInput input_of(const Case& item) {
           .bias = item.input("bias").view<float, 1>(),
           .top_k = item.integer("top_k"),
           .scaling = item.real("scaling"),
-          .renormalise = item.integer("renormalise") != 0,
-          .shared = item.integer("shared") != 0,
+          .renormalise = flag_parameter(item, "renormalise"),
+          .shared = flag_parameter(item, "shared"),
           .shared_weight = item.real("shared_weight"),
           .contract = item.contract};
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, slots] = moe_route_shape(input_of(item));
-  const Layout layout = gapped_rows(rows, slots, 1, item.integer_or("out_row_gap", 0));
+  const Layout layout = gapped_rows(rows, slots, 1, row_gap(item, "out_row_gap"));
   return {{"topk_ids", DType::kInt32, layout, {"row", "slot"}, ""},
           {"topk_weights", DType::kFloat32, layout, {"row", "slot"}, ""}};
 }
@@ -163,7 +164,7 @@ void launch(const Case& item, const Launcher& launcher) {
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows / waves, 1, 3)),
       .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
   const std::int64_t out_stride =
-      input.top_k + (input.shared ? 1 : 0) + item.integer_or("out_row_gap", 0);
+      input.top_k + (input.shared ? 1 : 0) + row_gap(item, "out_row_gap");
   const bool here = item.contract.routed_scaling == RoutedScaling::kWeights;
   launcher.run(
       "monoref_moe_route", grid, launcher.address<const float>("logits"), input.logits.stride(0),
@@ -366,6 +367,8 @@ Stage moe_route_stage() {
       defect_dimension(14, {"too_many_experts", "top_k_0", "top_k_above", "bias_length",
                             "scaling_0", "shared_weight_nan"}),
   };
+  stage.inputs = {{"logits", {DType::kFloat32}, 2, InputStorage::kRows},
+                  {"bias", {DType::kFloat32}, 1}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -84,7 +85,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, width] = mx_quant_shape(input_of(item));
   return {{"codes",
            DType::kFloat8E4M3FN,
-           gapped_rows(rows, width, 1, item.integer_or("codes_row_gap", 0)),
+           gapped_rows(rows, width, 1, row_gap(item, "codes_row_gap")),
            {"row", "element"},
            ""},
           {"scales", DType::kUInt8, Layout::dense({rows, width / kBlock}), {"row", "block"}, ""}};
@@ -106,8 +107,7 @@ void launch_as(const char* kernel, const Case& item, const Launcher& launcher) {
       .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(x.dims[0], 1, 3)),
       .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
   launcher.run(kernel, grid, launcher.address<const Element>("x"), x.strides[0],
-               launcher.address<std::uint8_t>("out.codes"),
-               width + item.integer_or("codes_row_gap", 0),
+               launcher.address<std::uint8_t>("out.codes"), width + row_gap(item, "codes_row_gap"),
                launcher.address<std::uint8_t>("out.scales"), x.dims[0],
                static_cast<std::int32_t>(width), static_cast<std::int32_t>(item.contract.mx_rule));
 }
@@ -235,6 +235,7 @@ Stage mx_quant_stage() {
       floats_dimension("content", "elements"),
       defect_dimension(11, {"width", "type"}),
   };
+  stage.inputs = {{"x", {DType::kBFloat16, DType::kFloat32}, 2, InputStorage::kRows}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -210,7 +211,7 @@ RouterInput input_of(const Case& item) {
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, hidden, experts] = router_shape(input_of(item));
-  const std::int64_t gap = item.integer_or("out_row_gap", 0);
+  const std::int64_t gap = row_gap(item, "out_row_gap");
   const Layout wide = gapped_rows(rows, hidden, 1, gap);
   return {{"h_mid", DType::kBFloat16, wide, {"row", "element"}, ""},
           {"xn", DType::kBFloat16, wide, {"row", "element"}, ""},
@@ -225,7 +226,7 @@ void reference(const Case& item, Outputs& out) {
 void launch_norm(const Case& item, const Launcher& launcher) {
   const RouterInput input = input_of(item);
   const std::int64_t rows = input.sum.dim(0);
-  const std::int64_t out_stride = input.sum.dim(1) + item.integer_or("out_row_gap", 0);
+  const std::int64_t out_stride = input.sum.dim(1) + row_gap(item, "out_row_gap");
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 16)),
       .threads_x = kRouterThreads};
@@ -243,7 +244,7 @@ template <class T>
 void launch_gate(std::string_view kernel, const Case& item, const Launcher& launcher) {
   const Layout& gate = item.input("gate").layout();
   const std::int64_t rows = item.input("sum").dim(0);
-  const std::int64_t gap = item.integer_or("out_row_gap", 0);
+  const std::int64_t gap = row_gap(item, "out_row_gap");
   const std::int64_t tiles = std::clamp<std::int64_t>((rows + 3) / 4, 1, 4);
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(gate.dims[0], 1, 32)),
@@ -366,6 +367,10 @@ Stage router_stage() {
       defect_dimension(14, {"hidden_not_whole_threads", "residual_rows", "gamma_length",
                             "gate_type", "eps_zero"}),
   };
+  stage.inputs = {{"sum", {DType::kBFloat16}, 2, InputStorage::kRows},
+                  {"residual", {DType::kBFloat16}, 2, InputStorage::kRows},
+                  {"gamma", {DType::kBFloat16}, 1},
+                  {"gate", {DType::kBFloat16, DType::kFloat32}, 2, InputStorage::kRows}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

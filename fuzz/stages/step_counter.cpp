@@ -1,4 +1,5 @@
 // step_counter: generator, reference and kernel side by side.
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -6,6 +7,9 @@
 
 namespace monoref {
 namespace {
+
+/// Of a launch; all but one have nothing to do.
+constexpr std::int64_t kMaxBlocks = 1024;
 
 Case build(const Params& params, const Contract&, std::uint64_t seed) {
   CounterRandom random(seed, "counter");
@@ -25,6 +29,9 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
+  const std::int64_t blocks = item.integer_or("blocks", 1);
+  if (blocks < 1 || blocks > kMaxBlocks)
+    refuse("step_counter: blocks is {}, must be 1 to {}", blocks, kMaxBlocks);
   const Tensor& counter = item.input("counter");
   if (counter.dim(0) != 1)
     refuse("step_counter: counter has {} in dimension 0, must have 1", counter.dim(0));
@@ -62,6 +69,7 @@ Stage step_counter_stage() {
                         "the counter before"),
       defect_dimension(9, {"two_counters"}),
   };
+  stage.inputs = {{"counter", {DType::kInt32}, 1}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

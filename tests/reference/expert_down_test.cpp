@@ -449,6 +449,8 @@ TEST(ExpertDown, RefusalsNameTheArgument) {
             "expert_down: topk_ids of row 0 has the shared expert 4 in slot 0, must be in slot 1");
   EXPECT_EQ(refusal([](Down& d) { d.ids = testing::ints({1, 2}, {2, 2}); }),
             "expert_down: topk_ids of row 0 has 2 in slots 0 and 1, ids must be distinct");
+  EXPECT_EQ(refusal([](Down& d) { d.wide_from = 0; }),
+            "expert_down: wide_from is 0, must be at least 1");
   EXPECT_EQ(refusal([](Down& d) { d.scaling = std::nan(""); }),
             "expert_down: scaling is nan, must be a number");
   EXPECT_EQ(refusal([](Down& d) { d.w2.scale() = Tensor(DType::kUInt8, Layout::dense({160, 4})); }),

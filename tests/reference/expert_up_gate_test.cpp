@@ -380,7 +380,14 @@ TEST(ExpertUpGate, RefusalsNameTheArgument) {
             "expert_up_gate: topk_ids of row 0 has 1 in slots 0 and 1, ids must be distinct");
   EXPECT_EQ(refusal([](UpGate& s) { s.ids = testing::ints({1, 2}, {1, 4}); }),
             "expert_up_gate: topk_ids of row 0, slot 1 is 4, must be 0 to 3");
-  EXPECT_EQ(refusal([](UpGate& s) { s.limit = 0; }), "expert_up_gate: limit is 0, must be above 0");
+  EXPECT_EQ(refusal([](UpGate& s) { s.ids = Tensor(DType::kInt32, Layout::dense({1, 17})); }),
+            "expert_up_gate: topk_ids has 17 slots, must have 1 to 16");
+  EXPECT_EQ(refusal([](UpGate& s) { s.ids = Tensor(DType::kInt32, Layout::dense({1, 0})); }),
+            "expert_up_gate: topk_ids has 0 slots, must have 1 to 16");
+  EXPECT_EQ(refusal([](UpGate& s) { s.limit = 1e-50; }),
+            "expert_up_gate: limit is 1e-50, must be above 0 in binary32");
+  EXPECT_EQ(refusal([](UpGate& s) { s.limit = 0; }),
+            "expert_up_gate: limit is 0, must be above 0 in binary32");
   EXPECT_EQ(refusal([](UpGate& s) {
               s.w13 = ExpertData(MxElement::kFp8, 4, SharedExpert::kNone, 48, 256);
             }),

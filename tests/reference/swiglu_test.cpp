@@ -77,11 +77,11 @@ TEST(Swiglu, ALimitOfZeroIsAChoice) {
   const auto refusal = [](double limit, std::string_view contract) {
     return refusal_of([&] { swiglu_rule("experts", limit, 1.702, 1, Contract::parse(contract)); });
   };
-  EXPECT_EQ(refusal(0, "mono"), "experts: limit is 0, must be above 0");
-  EXPECT_EQ(refusal(-7, "mono"), "experts: limit is -7, must be above 0");
-  EXPECT_EQ(refusal(std::nan(""), "mono"), "experts: limit is nan, must be above 0");
+  EXPECT_EQ(refusal(0, "mono"), "experts: limit is 0, must be above 0 in binary32");
+  EXPECT_EQ(refusal(-7, "mono"), "experts: limit is -7, must be above 0 in binary32");
+  EXPECT_EQ(refusal(std::nan(""), "mono"), "experts: limit is nan, must be above 0 in binary32");
   EXPECT_EQ(refusal(-7, "mono,swiglu_limit_zero=no_clamp"),
-            "experts: limit is -7, must be above 0");
+            "experts: limit is -7, must be above 0 in binary32");
   EXPECT_EQ(refusal(kInfinity, "mono"), "");
   const Contract no_clamp = Contract::parse("mono,swiglu_limit_zero=no_clamp");
   for (const double zero : {0.0, -0.0})
@@ -90,10 +90,12 @@ TEST(Swiglu, ALimitOfZeroIsAChoice) {
 }
 
 TEST(Swiglu, TheOtherParametersMustBeNumbers) {
+  EXPECT_EQ(refusal_of([] { swiglu_rule("experts", 7, 1e300, 1, {}); }),
+            "experts: alpha is 1e+300, must be finite in binary32");
   EXPECT_EQ(refusal_of([] { swiglu_rule("experts", 7, std::nan(""), 1, {}); }),
-            "experts: alpha is nan, must be finite");
+            "experts: alpha is nan, must be finite in binary32");
   EXPECT_EQ(refusal_of([] { swiglu_rule("experts", 7, 1, -kInfinity, {}); }),
-            "experts: beta is -inf, must be finite");
+            "experts: beta is -inf, must be finite in binary32");
 }
 
 }  // namespace
