@@ -44,9 +44,9 @@ constexpr bool reduces_by_owner(std::int64_t rows, std::int64_t owner_from) {
 /// The dims [ranks, rows, hidden] of the sums.
 ///
 /// Refuses: ranks outside 1 to 8; hidden that is not a multiple of 8 (a pack); owner_from below 1;
-/// absent outside 0 to ranks - 1; flags of other dims, or with channels outside 1 to 64; and a flag of a phase
-/// in use that is not before the tag. Before means int32(flag - tag) < 0, so that tags may wrap
-/// around: a later flag would let a rank read what its peer has not written yet.
+/// absent outside 0 to ranks - 1; flags of other dims, or of channels outside 1 to 64; and a flag
+/// of a phase in use that is not before the tag. Before means int32(flag - tag) < 0, so that tags
+/// may wrap around: a later flag would let a rank read what its peer has not written yet.
 std::array<std::int64_t, 3> all_reduce_shape(const AllReduceInput& input);
 
 /// Per element, in binary32 (mono-decode sections 7 and 10):

@@ -296,8 +296,11 @@ TEST(AllReduce, Refusals) {
     reduction.absent = absent;
     EXPECT_EQ(reduction.refusal(), fmt::format("all_reduce: absent is {}, must be 0 to 2", absent));
   }
-  Reduction channels{.ranks = 2, .rows = 1, .hidden = 8, .channels = 0};
-  EXPECT_EQ(channels.refusal(), "all_reduce: flags has 0 channels, must have at least 1");
+  for (const std::int64_t channels : {0, 65}) {
+    Reduction other{.ranks = 2, .rows = 1, .hidden = 8, .channels = channels};
+    EXPECT_EQ(other.refusal(),
+              fmt::format("all_reduce: flags has {} channels, must have 1 to 64", channels));
+  }
   Reduction flags = sized(2, 1, 8);
   flags.flags = Tensor(DType::kInt32, Layout::dense({2, 2, 3, 1}));
   EXPECT_EQ(flags.refusal(), "all_reduce: flags has 3 in dimension 2, must have 2");
