@@ -661,8 +661,10 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     static_cast<std::int32_t>(blockDim.x),
                     stack};
   const Down& p = kept_in_shared(kept, launch);
-  for (std::int64_t i = blockIdx.x; i < p.tiles(); i += gridDim.x)
+  for (std::int64_t i = blockIdx.x; i < p.tiles(); i += gridDim.x) {
+    if (MONOREF_FAULT(down_last_tile_lost) && i == p.tiles() - 1) continue;
     make_tile(p, place_of_tile(p, i), work[0]);
+  }
 }
 MONOREF_REGISTER(monoref_expert_down);
 

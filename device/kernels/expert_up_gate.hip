@@ -218,9 +218,7 @@ MONOREF_DEVICE float swiglu(float gate, float up, float limit, float alpha, floa
   float u = up > limit ? limit : up;
   if (u < -limit && !MONOREF_FAULT(upg_up_clamped_above_only)) u = -limit;
   const float t = alpha * g;
-  float exponent = t * -kLog2E;
-  if (MONOREF_FAULT(upg_exponent_constants_folded)) exponent = g * (alpha * -kLog2E);
-  return (g * rcp(1.0F + exp2_portable(exponent))) * (u + beta);
+  return (g * rcp(1.0F + exp2_portable(t * -kLog2E))) * (u + beta);
 }
 
 /// Adds the slices' sums of the tile's outputs and stores their SwiGLU.

@@ -245,7 +245,6 @@ Stage expert_up_gate_stage() {
   stage.mutants = {
       {"upg_alpha_dropped", "G01", "alpha is 1"},
       {"upg_beta_dropped", "G01", "beta is 0"},
-      {"upg_exponent_constants_folded", "own", "alpha and log2 e are one constant"},
       {"upg_gate_clamped_below", "G01", "the gate is clamped on both sides"},
       {"upg_halves_as_interleaved", "G05", "gate and up rows are taken to alternate"},
       {"upg_id_of_padded_row_used", "M15", "an id out of range is used"},
