@@ -71,6 +71,7 @@ struct Down {
   std::int32_t routed_scaling;
   float scaling;
   std::int32_t threads;  ///< of a block
+  std::int32_t blocks;   ///< of the grid
   ExpertStack stack;
 
   MONOREF_MEMBER std::int32_t hidden() const { return stack.rows; }
@@ -120,9 +121,9 @@ struct TilePlace {
 };
 
 /// Where this thread stands in tile `i` of the launch.
-MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int64_t i) {
+MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int32_t i) {
   const std::int32_t row_tiles = p.hidden() / kTileRows;
-  const auto first = static_cast<std::int32_t>(i / row_tiles) * kTileTokens;
+  const std::int32_t first = i / row_tiles * kTileTokens;
   const std::int32_t left = p.rows - first;
   const int thread = in_this_turn(static_cast<int>(threadIdx.x));
   const int threads = same_in_wave(p.threads);
@@ -130,7 +131,7 @@ MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int64_t i) {
           threads,
           first,
           left < kTileTokens ? left : kTileTokens,
-          static_cast<std::int32_t>(i % row_tiles),
+          i % row_tiles,
           thread % kTileRows,
           thread / kTileRows,
           threads / kTileRows};
@@ -323,26 +324,19 @@ MONOREF_DEVICE std::int32_t end_of_batch(const TilePlace& at, const UnitList& li
   return begin + at.positions < bound ? begin + at.positions : bound;
 }
 
-/// The row of weights that this thread multiplies.
-MONOREF_DEVICE std::int32_t matrix_row(const TilePlace& at) {
-  return at.row_tile * kTileRows + at.row;
-}
-
-/// Loads columns first .. of a unit, which are counted from the step's first.
-template <bool fp4>
-MONOREF_DEVICE void load_unit(const Down& p, const TilePlace& at, const Unit& unit, int first,
-                              RowCodes& codes) {
-  if (unit.expert < 0) return;
-  codes.load<fp4>(p.stack, p.stack.matrix(unit.expert), matrix_row(at), unit.step * kStep + first);
+/// This thread's row of a unit's weights.
+MONOREF_DEVICE MatrixRow row_of_unit(const Down& p, const TilePlace& at, const Unit& unit) {
+  return MatrixRow::of(p.stack, p.stack.matrix(unit.expert), at.row_tile * kTileRows + at.row);
 }
 
 /// Loads the first columns of a unit.
 MONOREF_DEVICE void load_unit(const Down& p, const TilePlace& at, const Unit& unit,
                               RowCodes& codes) {
+  if (unit.expert < 0) return;
   if (unit.fp4)
-    load_unit<true>(p, at, unit, 0, codes);
+    codes.load<true>(row_of_unit(p, at, unit), unit.step * kStep);
   else
-    load_unit<false>(p, at, unit, 0, codes);
+    codes.load<false>(row_of_unit(p, at, unit), unit.step * kStep);
 }
 
 /// The place of the `n`-th of some bits.
@@ -386,38 +380,6 @@ MONOREF_DEVICE void stage_pair(const Down& p, std::int32_t pair, std::int32_t k,
                p.stack.e8m0_zero, staged);
 }
 
-/// How many columns of a unit are multiplied between two barriers: those that were loaded together,
-/// or as many as the operands of `tokens` tokens fit.
-template <bool fp4, int tokens>
-constexpr int kChunkOf =
-    kStagedOperands / tokens < kLoadCodes<fp4> ? kStagedOperands / tokens : kLoadCodes<fp4>;
-
-/// How many tokens of a pass there is a text for, given the most that a unit has.
-MONOREF_DEVICE int tokens_of_text(int most) {
-  return most <= 1 ? 1 : most == 2 ? 2 : most <= 4 ? 4 : kPassTokens;
-}
-
-template <bool fp4>
-MONOREF_DEVICE int chunk_of(int tokens) {
-  return tokens <= 2 ? kChunkOf<fp4, 2> : tokens == 4 ? kChunkOf<fp4, 4> : kChunkOf<fp4, 8>;
-}
-
-/// Continues the chains of `tokens` tokens by a chunk, which is at `first` among the columns that
-/// were loaded.
-template <bool fp4>
-MONOREF_DEVICE void add_chunk(const KeptCodes& weights, int tokens, const float* x, int first,
-                              std::int32_t e8m0_zero, float (&sums)[kPassTokens]) {
-  static_assert(kChunkOf<fp4, 1> == kChunkOf<fp4, 2>);
-  if (tokens == 1)
-    weights.add_to<fp4, 1, kChunkOf<fp4, 1>>(sums, x, first, e8m0_zero);
-  else if (tokens == 2)
-    weights.add_to<fp4, 2, kChunkOf<fp4, 2>>(sums, x, first, e8m0_zero);
-  else if (tokens == 4)
-    weights.add_to<fp4, 4, kChunkOf<fp4, 4>>(sums, x, first, e8m0_zero);
-  else
-    weights.add_to<fp4, kPassTokens, kChunkOf<fp4, kPassTokens>>(sums, x, first, e8m0_zero);
-}
-
 /// A unit's tokens of one pass.
 struct Pass {
   std::uint32_t tokens;  ///< their bits
@@ -457,7 +419,8 @@ template <bool fp4>
 MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const Unit& unit, const Unit& next,
                              const Pass& pass, RowCodes& codes, Work& work) {
   constexpr int kLoad = kLoadCodes<fp4>;
-  const int tokens = tokens_of_text(pass.most), chunk = chunk_of<fp4>(tokens);
+  const int tokens = tokens_of_text(pass.most > 1 ? pass.most : 1);
+  const int chunk = chunk_of<fp4, kStagedOperands>(tokens);
   const int token = at.row / (chunk / 16), first_of_run = at.row % (chunk / 16) * 16;
   const std::int32_t pair = find_pairs(p, at, unit, pass, token, work);
   float* operands = work.staged + at.position * kStagedUnit;
@@ -474,14 +437,15 @@ MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const Unit& uni
       weights = KeptCodes::of<fp4>(codes, p.stack.e8m0_zero, work.codes + at.thread);
       if (unit.expert >= 0 && shows_non_finite(p))
         not_finite = not_finite || weights.any_not_finite<fp4>(p.stack.e8m0_zero);
-      if (k + kLoad < kStep)
-        load_unit<fp4>(p, at, unit, k + kLoad, codes);
-      else
+      if (k + kLoad >= kStep)
         load_unit(p, at, next, codes);
+      else if (unit.expert >= 0)
+        codes.load<fp4>(row_of_unit(p, at, unit), unit.step * kStep + k + kLoad);
     }
     __syncthreads();
     if (pass.count > 0)
-      add_chunk<fp4>(weights, tokens, operands, k % kLoad, p.stack.e8m0_zero, sums);
+      add_chunk<fp4, kStagedOperands>(weights, tokens, operands, k % kLoad, p.stack.e8m0_zero,
+                                      sums);
     __syncthreads();
   }
   work.not_finite[at.position * kTileRows + at.row] = not_finite ? 1 : 0;
@@ -543,7 +507,8 @@ MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const Unit& u
   MONOREF_KEEP_LOOP
   for (int pass = 0; pass < passes; ++pass) {
     const std::uint32_t tokens = passes == 1 ? ~0U : pass == 0 ? kLower : ~kLower;
-    const Pass of_unit{unit.tokens & tokens, lanes_of(unit.tokens & tokens), most};
+    const Pass of_unit{unit.tokens & tokens, lanes_of(unit.tokens & tokens),
+                       passes == 1 ? most : kPassTokens};
     multiply<fp4>(p, at, unit, pass + 1 < passes ? unit : next, of_unit, codes, work);
     add_products(at, count, tokens, work);
   }
@@ -552,6 +517,7 @@ MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const Unit& u
 /// The accumulators of one output, in order.
 MONOREF_DEVICE float total_of(const Down& p, const float* sums) {
   float total[kSets] = {};
+  MONOREF_UNROLL
   for (int set = 0; set < kSets; ++set) {
     if (set == 1 && p.routed_scaling == kScalingInWeights) total[1] = total[0];
     for (int wave = 0; wave < kWaves; ++wave) {
@@ -659,9 +625,12 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     routed_scaling,
                     scaling,
                     static_cast<std::int32_t>(blockDim.x),
+                    static_cast<std::int32_t>(gridDim.x),
                     stack};
+  if (launch.tiles() > INT32_MAX - launch.blocks) return;
   const Down& p = kept_in_shared(kept, launch);
-  for (std::int64_t i = blockIdx.x; i < p.tiles(); i += gridDim.x) {
+  for (std::int32_t i = static_cast<std::int32_t>(blockIdx.x); i < p.tiles();
+       i = same_in_wave(i + p.blocks)) {
     if (MONOREF_FAULT(down_last_tile_lost) && i == p.tiles() - 1) continue;
     make_tile(p, place_of_tile(p, i), work[0]);
   }

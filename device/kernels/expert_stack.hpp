@@ -70,26 +70,36 @@ struct ExpertStack {
   }
 };
 
-/// The codes of columns `first` on of a matrix's row; 16 bytes of the row lie there, the next 16 of
-/// it 16 * kTileRows bytes later. `first` is a multiple of what 16 bytes hold.
-MONOREF_DEVICE const std::uint8_t* codes_at(const ExpertStack& stack, const ExpertMatrix& matrix,
-                                            std::int32_t row, std::int32_t first) {
-  const std::int32_t row_bytes = matrix.fp4 ? stack.k / 2 : stack.k;
-  const std::int32_t byte = matrix.fp4 ? first / 2 : first;
-  if (MONOREF_FAULT(mx_weights_not_shuffled))
-    return matrix.codes + (std::int64_t{row} * row_bytes + byte) / 16 * 16;
-  return matrix.codes + std::int64_t{row / kTileRows} * kTileRows * row_bytes +
-         std::int64_t{byte} * kTileRows + row % kTileRows * 16;
-}
+/// Where a row of a matrix lies: 16 bytes of its codes, then 16 * kTileRows further on the next 16
+/// of it; and the first of its scales.
+struct MatrixRow {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+  std::int32_t blocks;  ///< of the row, without the padding
+  std::int32_t scale_columns;
 
-/// The scale of a block of a matrix's row.
-MONOREF_DEVICE std::uint32_t scale_at(const ExpertStack& stack, const ExpertMatrix& matrix,
-                                      std::int32_t row, std::int32_t block) {
-  const std::int32_t columns = stack.scale_columns();
-  if (MONOREF_FAULT(mx_pad_column_read) && block == stack.k / kMxBlock - 1 && block + 1 < columns)
-    block += 1;
-  return matrix.scales[shuffled_scale_at(matrix.first_row + row, block, columns)];
-}
+  MONOREF_MEMBER static MatrixRow of(const ExpertStack& stack, const ExpertMatrix& matrix,
+                                     std::int32_t row) {
+    const std::int32_t row_bytes = matrix.fp4 ? stack.k / 2 : stack.k;
+    std::int64_t at = std::int64_t{row / kTileRows} * kTileRows * row_bytes + row % kTileRows * 16;
+    if (MONOREF_FAULT(mx_weights_not_shuffled)) at = std::int64_t{row} * row_bytes;
+    const std::int32_t columns = stack.scale_columns();
+    return {matrix.codes + at, matrix.scales + shuffled_scale_row(matrix.first_row + row, columns),
+            stack.k / kMxBlock, columns};
+  }
+
+  /// The codes from byte `byte` of the row on, a multiple of 16, and `i` runs further.
+  MONOREF_MEMBER const std::uint8_t* run(std::int32_t byte, int i) const {
+    if (MONOREF_FAULT(mx_weights_not_shuffled)) return codes + byte + 16 * i;
+    return codes + std::int64_t{byte} * kTileRows + i * 16 * kTileRows;
+  }
+
+  MONOREF_MEMBER std::uint32_t scale(std::int32_t block) const {
+    if (MONOREF_FAULT(mx_pad_column_read) && block == blocks - 1 && blocks < scale_columns)
+      block += 1;
+    return scales[shuffled_scale_column(block)];
+  }
+};
 
 /// Continues the chains of one row with the first `tokens` tokens by a word of its operands; the
 /// tokens' own begin at `x` in shared memory, `token_stride` apart.
@@ -121,16 +131,13 @@ struct RowCodes {
   simt::Vec16 run[kLoadRuns];
   std::uint32_t scale[kLoadRuns];  ///< of each block; half as many blocks of E4M3FN
 
-  /// The columns from `first` on, a multiple of their number, of row `row` of `matrix`.
+  /// The columns of a row from `first` on, a multiple of their number.
   template <bool fp4>
-  MONOREF_MEMBER void load(const ExpertStack& stack, const ExpertMatrix& matrix, std::int32_t row,
-                           std::int32_t first) {
-    const std::uint8_t* from = codes_at(stack, matrix, row, first);
+  MONOREF_MEMBER void load(const MatrixRow& row, std::int32_t first) {
     MONOREF_UNROLL
-    for (int i = 0; i < kLoadRuns; ++i) run[i] = simt::load16(from + i * 16 * kTileRows);
+    for (int i = 0; i < kLoadRuns; ++i) run[i] = simt::load16(row.run(fp4 ? first / 2 : first, i));
     MONOREF_UNROLL
-    for (int i = 0; i < kLoadCodes<fp4> / kMxBlock; ++i)
-      scale[i] = scale_at(stack, matrix, row, first / kMxBlock + i);
+    for (int i = 0; i < kLoadCodes<fp4> / kMxBlock; ++i) scale[i] = row.scale(first / kMxBlock + i);
   }
 
   /// True if no code is NaN and all scales are plain.
@@ -182,18 +189,21 @@ struct KeptCodes {
   /// The scale of the block of column `k`.
   MONOREF_MEMBER std::uint32_t scale_of(int k) const { return scales >> k / kMxBlock * 8 & 0xFF; }
 
+  /// Takes a run in a turn, or with many tokens, whose operands fill the registers, a word.
   template <bool fp4, int tokens, int n, int size>
   MONOREF_MEMBER void add_plain(float (&sums)[size], const float* x, int first) const {
-    constexpr int kRun = kRunCodes<fp4>, kWord = kWordCodes<fp4>;
+    constexpr int kWord = kWordCodes<fp4>;
+    constexpr int kWords = tokens <= 2 ? 4 : 1;
     MONOREF_KEEP_LOOP
-    for (int i = 0; i < n; i += kRun) {
-      const int k = MONOREF_FAULT(mx_k_order_reversed) ? n - kRun - i : i;
-      const simt::Vec16 codes = simt::load16(runs + (first + k) / kRun * kMaxThreads);
+    for (int i = 0; i < n; i += kWords * kWord) {
+      const int k = MONOREF_FAULT(mx_k_order_reversed) ? n - kWords * kWord - i : i;
       const float factor = plain_factor<fp4>(scale_of(first + k));
+      std::uint32_t words[kWords];
+      load_words<fp4>(first + k, words);
       MONOREF_UNROLL
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < kWords; ++j) {
         float w[kWord];
-        plain_operands<fp4>(codes.word[j], factor, w);
+        plain_operands<fp4>(words[j], factor, w);
         add_word<fp4, tokens>(w, x + k + j * kWord, n, sums);
       }
     }
@@ -206,16 +216,23 @@ struct KeptCodes {
     MONOREF_KEEP_LOOP
     for (int i = 0; i < n; i += kWord) {
       float w[kWord];
-      operands<fp4>(word_of<fp4>(first + i), mx_factor<fp4>(scale_of(first + i), e8m0_zero), w);
+      std::uint32_t word[1];
+      load_words<fp4>(first + i, word);
+      operands<fp4>(word[0], mx_factor<fp4>(scale_of(first + i), e8m0_zero), w);
       add_word<fp4, tokens>(w, x + i, n, sums);
     }
   }
 
-  /// The word of codes that starts with column `k`.
+  /// The word of codes that starts with column `k`, or all four of a run.
   template <bool fp4>
-  MONOREF_MEMBER std::uint32_t word_of(int k) const {
+  MONOREF_MEMBER void load_words(int k, std::uint32_t (&words)[1]) const {
     const simt::Vec16& run = runs[k / kRunCodes<fp4> * kMaxThreads];
-    return run.word[k % kRunCodes<fp4> / kWordCodes<fp4>];
+    words[0] = run.word[k % kRunCodes<fp4> / kWordCodes<fp4>];
+  }
+  template <bool fp4>
+  MONOREF_MEMBER void load_words(int k, std::uint32_t (&words)[4]) const {
+    const simt::Vec16 run = simt::load16(runs + k / kRunCodes<fp4> * kMaxThreads);
+    for (int i = 0; i < 4; ++i) words[i] = run.word[i];
   }
 
  public:
@@ -227,13 +244,52 @@ struct KeptCodes {
     MONOREF_KEEP_LOOP
     for (int k = 0; k < kLoadCodes<fp4>; k += kWordCodes<fp4>) {
       float w[kWordCodes<fp4>];
-      operands<fp4>(word_of<fp4>(k), mx_factor<fp4>(scale_of(k), e8m0_zero), w);
+      std::uint32_t word[1];
+      load_words<fp4>(k, word);
+      operands<fp4>(word[0], mx_factor<fp4>(scale_of(k), e8m0_zero), w);
       for (const float value : w)
         found = found || !(magnitude_of(value) < simt::bit_cast<float>(kInfinityBits));
     }
     return found;
   }
 };
+
+/// How many columns are multiplied between two barriers: those that were loaded together, or as
+/// many as `operands` places in shared memory hold for `tokens` tokens.
+template <bool fp4, int tokens, int operands>
+constexpr int kChunkOf = operands / tokens < kLoadCodes<fp4> ? operands / tokens : kLoadCodes<fp4>;
+
+/// The fewest tokens that `add_chunk` can be asked for of `tokens` or more.
+MONOREF_DEVICE int tokens_of_text(int tokens) {
+  return tokens <= 2 ? tokens : tokens <= 4 ? 4 : tokens <= 8 ? 8 : kTileTokens;
+}
+
+template <bool fp4, int operands>
+MONOREF_DEVICE int chunk_of(int tokens) {
+  return tokens <= 1   ? kChunkOf<fp4, 1, operands>
+         : tokens == 2 ? kChunkOf<fp4, 2, operands>
+         : tokens == 4 ? kChunkOf<fp4, 4, operands>
+         : tokens == 8 ? kChunkOf<fp4, 8, operands>
+                       : kChunkOf<fp4, kTileTokens, operands>;
+}
+
+/// Continues the chains of `tokens` tokens, a number of `tokens_of_text` and at most `size`, by the
+/// `chunk_of` columns that begin at `first` among the loaded ones.
+template <bool fp4, int operands, int size>
+MONOREF_DEVICE void add_chunk(const KeptCodes& weights, int tokens, const float* x, int first,
+                              std::int32_t e8m0_zero, float (&sums)[size]) {
+  if (tokens == 1)
+    weights.add_to<fp4, 1, kChunkOf<fp4, 1, operands>>(sums, x, first, e8m0_zero);
+  else if (tokens == 2)
+    weights.add_to<fp4, 2, kChunkOf<fp4, 2, operands>>(sums, x, first, e8m0_zero);
+  else if (tokens == 4)
+    weights.add_to<fp4, 4, kChunkOf<fp4, 4, operands>>(sums, x, first, e8m0_zero);
+  else if (tokens == 8)
+    weights.add_to<fp4, 8, kChunkOf<fp4, 8, operands>>(sums, x, first, e8m0_zero);
+  else if constexpr (size >= kTileTokens)
+    weights.add_to<fp4, kTileTokens, kChunkOf<fp4, kTileTokens, operands>>(sums, x, first,
+                                                                           e8m0_zero);
+}
 
 }  // namespace
 }  // namespace monoref::kernels

@@ -42,12 +42,6 @@ constexpr int kStagedSlice = kStagedOperands + 4;
 constexpr int kPartials = 2 * kSlices * kTileTokens * kTileRows;
 constexpr int kStaged = kSlices * kStagedSlice > kPartials ? kSlices* kStagedSlice : kPartials;
 
-/// How many columns are multiplied between two barriers: those that were loaded together, or as
-/// many as the operands of `tokens` tokens fit.
-template <bool fp4, int tokens>
-constexpr int kChunkOf =
-    kStagedOperands / tokens < kLoadCodes<fp4> ? kStagedOperands / tokens : kLoadCodes<fp4>;
-
 /// The arguments of a launch.
 struct UpGate {
   const std::uint8_t* x8;
@@ -123,88 +117,84 @@ MONOREF_DEVICE std::int64_t gather_pairs(const UpGate& p, std::int32_t expert, s
   return found;
 }
 
-/// 16 codes of a token on their way from memory, and their scale.
+/// The codes of one of the tile's tokens, and 16 of them on their way from memory.
 struct TokenCodes {
-  const std::uint8_t* from;
-  simt::Vec16 codes;  ///< if they lie at a multiple of 16
+  const std::uint8_t* row;  ///< null: this thread brings none
+  const std::uint8_t* scales;
+  simt::Vec16 codes;
   std::uint32_t scale;
+  std::int32_t column;
 
-  /// Loads the codes of the tile's `token`-th pair from column `k` on.
-  MONOREF_MEMBER void load(const UpGate& p, const Pairs& pairs, int token, std::int32_t k) {
+  MONOREF_MEMBER static TokenCodes of(const UpGate& p, const Pairs& pairs, int token) {
     const std::int64_t row = pairs.number[token] / p.slots;
-    from = p.x8 + row * p.x8_row_stride + k;
-    if (aligned16(from)) codes = simt::load16(from);
-    const std::int64_t scale_row = MONOREF_FAULT(upg_x_scale_of_first_token) ? 0 : row;
-    scale = p.x_scale[scale_row * (p.hidden() / kMxBlock) + k / kMxBlock];
+    const std::int64_t scaled = MONOREF_FAULT(upg_x_scale_of_first_token) ? 0 : row;
+    return {p.x8 + row * p.x8_row_stride, p.x_scale + scaled * (p.hidden() / kMxBlock), {}, 0, 0};
   }
 
-  /// Puts their operands to shared memory.
+  /// Loads 16 codes, if they lie at a multiple of 16, and their scale.
+  MONOREF_MEMBER void load(std::int32_t k) {
+    if (row == nullptr) return;
+    column = k;
+    if (aligned16(row + k)) codes = simt::load16(row + k);
+    scale = scales[k / kMxBlock];
+  }
+
+  /// Puts the operands of what was loaded to shared memory.
   MONOREF_MEMBER void stage(std::int32_t e8m0_zero, float* to) const {
-    if (aligned16(from)) {
+    if (row == nullptr) return;
+    if (aligned16(row + column)) {
       stage_mx_run(codes, scale, e8m0_zero, to);
       return;
     }
     const MxFactor factor = mx_factor<false>(scale, e8m0_zero);
     MONOREF_KEEP_LOOP
-    for (int i = 0; i < 16; ++i) to[i] = fp8_operand(from[i], factor);
+    for (int i = 0; i < 16; ++i) to[i] = fp8_operand(row[column + i], factor);
   }
 };
 
-/// Sums this thread's slice of its row for `tokens` tokens, of which the last may be too many, into
-/// partials [gate or up][slice][token][row], which take the place of what is staged. All threads
-/// come here.
-template <bool fp4, int tokens>
+/// Sums this thread's slice of its row for the tile's tokens into partials
+/// [gate or up][slice][token][row], which take the place of what is staged. All threads come here.
+template <bool fp4>
 MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work) {
-  constexpr int kLoad = kLoadCodes<fp4>, kChunk = kChunkOf<fp4, tokens>;
-  constexpr int kRuns = kChunk / 16;
+  constexpr int kLoad = kLoadCodes<fp4>;
+  const int tokens = same_in_wave(tokens_of_text(at.tokens));
+  const int chunk = chunk_of<fp4, kStagedOperands>(tokens);
   const std::int32_t length = p.steps_of_slice() * kStep;
   const std::int32_t begin = at.slice * length;
   const std::int32_t end = begin + length < p.hidden() ? begin + length : p.hidden();
-  const std::int32_t row = at.matrix_row(p.inter);
-  const int token = at.worker / kRuns, first_of_run = at.worker % kRuns * 16;
-  const bool stages = token < at.tokens;
-  float* staged = work.staged + at.slice * kStagedSlice;
+  const int token = at.worker / (chunk / 16), first_of_run = at.worker % (chunk / 16) * 16;
+  const MatrixRow row = MatrixRow::of(p.stack, at.matrix, at.matrix_row(p.inter));
+  float* operands = work.staged + at.slice * kStagedSlice;
+  float* staged = operands + token * chunk + first_of_run;
 
   RowCodes loading{};
-  TokenCodes x{};
   KeptCodes weights{};
-  if (begin < end) loading.load<fp4>(p.stack, at.matrix, row, begin);
-  if (begin < end && stages) x.load(p, work.pairs, token, begin + first_of_run);
-  float sums[tokens] = {};
+  TokenCodes x{};
+  if (token < at.tokens) x = TokenCodes::of(p, work.pairs, token);
+  if (begin < end) loading.load<fp4>(row, begin);
+  if (begin < end) x.load(begin + first_of_run);
+  float sums[kTileTokens] = {};
   MONOREF_KEEP_LOOP
-  for (std::int32_t k = begin; k < begin + length; k += kChunk) {
+  for (std::int32_t k = begin; k < begin + length; k += chunk) {
     __syncthreads();  // what is staged has been used
-    if (k < end && stages) x.stage(p.stack.e8m0_zero, staged + token * kChunk + first_of_run);
+    if (k < end) x.stage(p.stack.e8m0_zero, staged);
     __syncthreads();
-    if (k + kChunk < end && stages) x.load(p, work.pairs, token, k + kChunk + first_of_run);
-    const int loaded = k % kLoad;
-    if (k < end && loaded == 0) {
+    if (k + chunk < end) x.load(k + chunk + first_of_run);
+    if (k < end && k % kLoad == 0) {
       weights = KeptCodes::of<fp4>(loading, p.stack.e8m0_zero, work.codes + threadIdx.x);
-      if (k + kLoad < end) loading.load<fp4>(p.stack, at.matrix, row, k + kLoad);
+      if (k + kLoad < end) loading.load<fp4>(row, k + kLoad);
     }
-    if (k < end) weights.add_to<fp4, tokens, kChunk>(sums, staged, loaded, p.stack.e8m0_zero);
+    if (k < end)
+      add_chunk<fp4, kStagedOperands>(weights, tokens, operands, k % kLoad, p.stack.e8m0_zero,
+                                      sums);
   }
 
   __syncthreads();
   float* partials = work.staged + (at.up * kSlices + at.slice) * kTileTokens * kTileRows + at.row;
   MONOREF_UNROLL
-  for (int i = 0; i < tokens; ++i)
+  for (int i = 0; i < kTileTokens; ++i)
     if (i < at.tokens) partials[i * kTileRows] = sums[i];
   __syncthreads();
-}
-
-template <bool fp4>
-MONOREF_DEVICE void sum_slices(const UpGate& p, const TilePlace& at, Work& work) {
-  if (at.tokens == 1)
-    sum_slice<fp4, 1>(p, at, work);
-  else if (at.tokens == 2)
-    sum_slice<fp4, 2>(p, at, work);
-  else if (at.tokens <= 4)
-    sum_slice<fp4, 4>(p, at, work);
-  else if (at.tokens <= 8)
-    sum_slice<fp4, 8>(p, at, work);
-  else
-    sum_slice<fp4, kTileTokens>(p, at, work);
 }
 
 /// The clamped SwiGLU: the gate from above, up on both sides; NaN passes both. An infinite limit
@@ -267,9 +257,9 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int64_t pair, TilePlace& at
     at.tokens =
         static_cast<std::int32_t>(count - first < kTileTokens ? count - first : kTileTokens);
     if (at.matrix.fp4)
-      sum_slices<true>(p, at, work);
+      sum_slice<true>(p, at, work);
     else
-      sum_slices<false>(p, at, work);
+      sum_slice<false>(p, at, work);
     store_tile(p, at, work);
     __syncthreads();  // the next tile takes the place of this one
   }
