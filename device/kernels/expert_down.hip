@@ -16,20 +16,21 @@
 // The waves' sums are added in order, starting from 0, the shared expert's behind the others.
 //
 // Work. A block makes tiles of 16 rows of the weights for up to 16 tokens. It goes through the
-// units in their order, a batch of up to 16 at a time: each has 16 threads, one a row, and the
-// weights of the next batch arrive, 16 bytes a lane and 256 consecutive bytes for 16 rows, while
-// those of this one are multiplied. The unit's tokens are decoded once into shared memory. Then the
-// batch's products are added in order, each wave's accumulators by threads of their own. In the
-// wide form all tokens of an expert share its unit, in the narrow one those of the shared expert.
+// units in their order, a batch of up to 16 at a time, each of which has a team of 16 threads; the
+// weights of the next batch arrive while those of this one are multiplied. Then the batch's
+// products are added in order, each wave's accumulators by threads of their own. In the wide form
+// all tokens of an expert share its unit, in the narrow one those of the shared expert.
 
 #include <cstdint>
 
 #include "device/kernels/arithmetic.hpp"
 #include "device/kernels/expert_stack.hpp"
+#include "device/kernels/expert_team.hpp"
 #include "device/kernels/flat_grid.hpp"
 #include "device/kernels/mx_words.hpp"
 #include "device/kernels/number_formats.hpp"
 #include "device/kernels/registers.hpp"
+#include "device/kernels/wave_sync.hpp"
 #include "device/simt.hpp"
 
 namespace monoref::kernels {
@@ -37,18 +38,9 @@ namespace {
 
 constexpr int kWaves = 4;       ///< of the order of the sum
 constexpr int kPositions = 16;  ///< units of a batch at most
-static_assert(kPositions * kTileRows == kMaxThreads);
+constexpr int kMaxThreads = kPositions * kTeamThreads;
 constexpr int kMaxSlots = 16;
 constexpr int kMaxExperts = 1024;  ///< the largest id
-
-/// Tokens that share one pass over a unit's weights.
-constexpr int kPassTokens = 8;
-/// Operands that a unit has in shared memory at a time: 16 for each of its threads.
-constexpr int kStagedOperands = 16 * kTileRows;
-/// Distances of two units' operands, and of their products; the padding puts what units of a wave
-/// touch at once into different banks.
-constexpr int kStagedUnit = kStagedOperands + 4;
-constexpr int kProductsUnit = kPassTokens * kTileRows + 16;
 
 /// Accumulators: for the routed experts and, where the sum keeps them apart, the shared one.
 constexpr int kSets = 2;
@@ -97,13 +89,14 @@ struct Placed {
 
 /// Shared memory of a block.
 struct Work {
-  simt::Vec16 codes[kLoadRuns * kMaxThreads];  ///< each thread's own
-  float staged[kPositions * kStagedUnit];      ///< operands, then products, of a batch
-  float sums[kSets * kWaves * kTileSums];      ///< accumulators [set][wave][token][row]
-  float weight[kPositions * kPassTokens];      ///< route weights of a pass
-  std::int32_t ids[kTileTokens * kMaxSlots];   ///< of the tile's tokens; -1: names no expert
-  std::uint32_t groups[kMaxExperts + 1];       ///< wide: an expert, and its tokens' bits << 16
-  std::int32_t starts[kTileTokens + 1];        ///< narrow: where a token's units start
+  simt::Vec16 codes[kLoadRuns * kMaxThreads];    ///< each thread's own
+  float operands[kPositions * kTeamStride];      ///< then products [position][n-th token][row]
+  float sums[kSets * kWaves * kTileSums];        ///< accumulators [set][wave][token][row]
+  float weight[kPositions * kTileTokens];        ///< route weights of a batch
+  std::int32_t steps[kPositions * kTileTokens];  ///< a unit's tokens: their steps of mid
+  std::int32_t ids[kTileTokens * kMaxSlots];     ///< of the tile's tokens; -1: names no expert
+  std::uint32_t groups[kMaxExperts + 1];         ///< wide: an expert, and its tokens' bits << 16
+  std::int32_t starts[kTileTokens + 1];          ///< narrow: where a token's units start
   std::int32_t of_wave[kMaxThreads / 32];
   Placed placed[kPositions];
   std::uint8_t not_finite[kPositions * kTileRows];  ///< wide: a weight of a position and row is
@@ -204,7 +197,7 @@ MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_
 
 /// Lists the experts of the launch with their tokens in this tile. All threads come here.
 MONOREF_DEVICE UnitList list_groups(const Down& p, const TilePlace& at, Work& work) {
-  auto* named = reinterpret_cast<std::uint8_t*>(work.staged);
+  auto* named = reinterpret_cast<std::uint8_t*>(work.operands);
   mark_experts(p, at, named);
   const int wave = at.thread / simt::kWave, waves = at.threads / simt::kWave;
   const std::int32_t ids = p.stack.n_routed + 1;
@@ -346,16 +339,6 @@ MONOREF_DEVICE int bit_at(std::uint32_t bits, int n) {
   return lanes_of((bits & (0U - bits)) - 1);
 }
 
-/// The (token, slot) pair of a unit's `n`-th token among `tokens`, numbered through the launch.
-MONOREF_DEVICE std::int32_t pair_of(const Down& p, const TilePlace& at, const Work& work,
-                                    const Unit& unit, std::uint32_t tokens, int n) {
-  const int token = bit_at(tokens, n);
-  int slot = 0;
-  MONOREF_KEEP_LOOP
-  while (work.ids[token * p.slots + slot] != unit.expert) ++slot;
-  return (at.first_token + token) * p.slots + slot;
-}
-
 /// What a unit's product with a pair is multiplied by.
 MONOREF_DEVICE float weight_of(const Down& p, const Unit& unit, std::int32_t pair) {
   if (unit.weighs_nothing) return 0.0F;
@@ -365,153 +348,161 @@ MONOREF_DEVICE float weight_of(const Down& p, const Unit& unit, std::int32_t pai
   return p.topk_weights[pair];
 }
 
+/// The tokens of a unit, for its team. Their steps are numbered through the launch.
+struct UnitTokens {
+  const Down& p;
+  const std::int32_t* steps;
+
+  MONOREF_MEMBER TokenRow operator()(int n) const {
+    const std::int64_t step = steps[n];
+    std::int64_t scaled = step;
+    if (MONOREF_FAULT(down_mid_scale_of_first_slot))
+      scaled -= step / p.steps() % p.slots * p.steps();
+    return {p.mid8 + step * kStep, p.mid_scale + scaled * (kStep / kMxBlock)};
+  }
+};
+
+/// Finds the `count` tokens of the thread's unit, and their route weights: each thread of the team
+/// one. All lanes of the wave come here.
+MONOREF_DEVICE UnitTokens find_tokens(const Down& p, const TilePlace& at, const Unit& unit,
+                                      int count, Work& work) {
+  if (at.row < count) {
+    const int token = bit_at(unit.tokens, at.row);
+    int slot = 0;
+    MONOREF_KEEP_LOOP
+    while (work.ids[token * p.slots + slot] != unit.expert) ++slot;
+    const std::int32_t pair = (at.first_token + token) * p.slots + slot;
+    work.steps[at.position * kTileTokens + at.row] = pair * p.steps() + unit.step;
+    work.weight[at.position * kTileTokens + at.row] = weight_of(p, unit, pair);
+  }
+  wave_sync();
+  return {p, work.steps + at.position * kTileTokens};
+}
+
+/// For how many tokens the units of this wave are multiplied: what most of them have, or more. All
+/// lanes of the wave come here.
+MONOREF_DEVICE int tokens_of_wave(int count) {
+  if (!simt::any(count > 1)) return 1;
+  if (!simt::any(count > 2)) return 2;
+  if (!simt::any(count > 4)) return 4;
+  return simt::any(count > 8) ? 16 : 8;
+}
+
 /// Whether weights that are not finite reach tokens that are not routed to their expert.
 MONOREF_DEVICE bool shows_non_finite(const Down& p) {
   return p.is_wide() && !MONOREF_FAULT(down_zero_columns_left_out);
 }
 
-/// Decodes a thread's share of `n` columns of the unit's tokens into shared memory, from column `k`
-/// of `pair` on.
-MONOREF_DEVICE void stage_pair(const Down& p, std::int32_t pair, std::int32_t k, float* staged) {
-  const std::int32_t scaled =
-      MONOREF_FAULT(down_mid_scale_of_first_slot) ? pair / p.slots * p.slots : pair;
-  stage_mx_run(simt::load16(p.mid8 + std::int64_t{pair} * p.inter() + k),
-               p.mid_scale[std::int64_t{scaled} * (p.inter() / kMxBlock) + k / kMxBlock],
-               p.stack.e8m0_zero, staged);
-}
-
-/// A unit's tokens of one pass.
-struct Pass {
-  std::uint32_t tokens;  ///< their bits
-  int count;
-  int most;  ///< of any unit of the batch, or more
-};
-
-/// Brings the route weights of a unit's tokens into shared memory, and returns the pair whose
-/// operands this thread stages, as `token`-th of the pass; -1: none.
-MONOREF_DEVICE std::int32_t find_pairs(const Down& p, const TilePlace& at, const Unit& unit,
-                                       const Pass& pass, int token, Work& work) {
-  float* weight = work.weight + at.position * kPassTokens;
-  if (at.row < pass.count)
-    weight[at.row] = weight_of(p, unit, pair_of(p, at, work, unit, pass.tokens, at.row));
-  return token < pass.count ? pair_of(p, at, work, unit, pass.tokens, token) : -1;
-}
-
-/// Leaves the products of a pass, weighted, in the place of what was staged:
-/// [position][n-th token][row]. All threads come here.
-MONOREF_DEVICE void store_products(const TilePlace& at, const Pass& pass,
-                                   const float (&sums)[kPassTokens], Work& work) {
-  const float* weight = work.weight + at.position * kPassTokens;
-  float* products = work.staged + at.position * kProductsUnit + at.row;
+/// Leaves the products of a unit, weighted, in the place of its operands. All threads come here.
+MONOREF_DEVICE void store_products(const TilePlace& at, int count,
+                                   const float (&sums)[1][kTileTokens], Work& work) {
+  wave_sync();  // the operands have been used
+  const float* weight = work.weight + at.position * kTileTokens;
+  float* products = work.operands + at.position * kTeamStride + at.row;
   MONOREF_UNROLL
-  for (int i = 0; i < kPassTokens; ++i) {
-    if (i >= pass.count) continue;
-    const float product = sums[i] * weight[i];
+  for (int i = 0; i < kTileTokens; ++i) {
+    if (i >= count) continue;
+    const float product = sums[0][i] * weight[i];
     products[i * kTileRows] =
         MONOREF_FAULT(down_products_in_bf16) ? rounded_to_bf16(product) : product;
   }
   __syncthreads();
 }
 
-/// Multiplies a unit with its tokens of a pass and leaves the products. The unit's first columns
-/// are in `codes`, where those of `next` are afterwards. All threads come here.
+/// Multiplies a unit with its tokens and leaves the products. The unit's first columns are in
+/// `loading`, where those of `next` are afterwards. All threads come here.
 template <bool fp4>
 MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const Unit& unit, const Unit& next,
-                             const Pass& pass, RowCodes& codes, Work& work) {
+                             RowCodes (&loading)[1], Work& work) {
   constexpr int kLoad = kLoadCodes<fp4>;
-  const int tokens = tokens_of_text(pass.most > 1 ? pass.most : 1);
-  const int chunk = chunk_of<fp4, kStagedOperands>(tokens);
-  const int token = at.row / (chunk / 16), first_of_run = at.row % (chunk / 16) * 16;
-  const std::int32_t pair = find_pairs(p, at, unit, pass, token, work);
-  float* operands = work.staged + at.position * kStagedUnit;
+  const int count = lanes_of(unit.tokens);
+  const int tokens = same_in_wave(tokens_of_wave(count)), bits = chunk_bits<fp4>(tokens);
+  const UnitTokens rows = find_tokens(p, at, unit, count, work);
+  float* operands = work.operands + at.position * kTeamStride;
 
-  float sums[kPassTokens] = {};
-  KeptCodes weights{};
+  float sums[1][kTileTokens] = {};
+  KeptCodes<1, kMaxThreads> codes{};
+  TokenWords x{};
   bool not_finite = false;
+  x.load<true>(rows, count, bits, at.row, 0);
   MONOREF_KEEP_LOOP
-  for (int k = 0; k < kStep; k += chunk) {
-    if (pair >= 0)
-      stage_pair(p, pair, unit.step * kStep + k + first_of_run,
-                 operands + token * chunk + first_of_run);
+  for (int k = 0; k < kStep; k += 1 << bits) {
+    wave_sync();  // what is staged has been used
+    x.stage(count, bits, at.row, p.stack.e8m0_zero, operands);
+    wave_sync();
+    const int following = k + (1 << bits);
+    if (following < kStep) x.load<true>(rows, count, bits, at.row, following);
     if (k % kLoad == 0) {
-      weights = KeptCodes::of<fp4>(codes, p.stack.e8m0_zero, work.codes + at.thread);
+      codes =
+          KeptCodes<1, kMaxThreads>::of<fp4>(loading, p.stack.e8m0_zero, work.codes + at.thread);
       if (unit.expert >= 0 && shows_non_finite(p))
-        not_finite = not_finite || weights.any_not_finite<fp4>(p.stack.e8m0_zero);
+        not_finite = codes.any_not_finite<fp4>(p.stack.e8m0_zero) || not_finite;
       if (k + kLoad >= kStep)
-        load_unit(p, at, next, codes);
+        load_unit(p, at, next, loading[0]);
       else if (unit.expert >= 0)
-        codes.load<fp4>(row_of_unit(p, at, unit), unit.step * kStep + k + kLoad);
+        loading[0].load<fp4>(row_of_unit(p, at, unit), unit.step * kStep + k + kLoad);
     }
-    __syncthreads();
-    if (pass.count > 0)
-      add_chunk<fp4, kStagedOperands>(weights, tokens, operands, k % kLoad, p.stack.e8m0_zero,
-                                      sums);
-    __syncthreads();
+    if (count > 0) add_chunk<fp4>(codes, tokens, operands, k % kLoad, p.stack.e8m0_zero, sums);
   }
   work.not_finite[at.position * kTileRows + at.row] = not_finite ? 1 : 0;
-  store_products(at, pass, sums, work);
+  store_products(at, count, sums, work);
 }
 
-/// Adds the products of a pass to the accumulators in the order of the units. Each wave of the
-/// order, row and share of the tokens has a thread of its own. All threads come here.
+/// Adds the products of unit `i` of a batch to its wave's accumulators of this thread's row, for
+/// every `shares`-th token from number `share` on.
+MONOREF_DEVICE void add_unit(const TilePlace& at, int i, const Placed& unit, int share, int shares,
+                             Work& work) {
+  float* sums = work.sums + (unit.set * kWaves + unit.wave) * kTileSums + at.row;
+  const float* products = work.operands + i * kTeamStride + at.row;
+  MONOREF_KEEP_LOOP
+  for (std::uint32_t left = unit.tokens; left != 0; left &= left - 1) {
+    const int token = bit_at(left, 0);
+    if (token % shares == share) sums[token * kTileRows] += *products;
+    products += kTileRows;
+  }
+  if (work.not_finite[i * kTileRows + at.row] == 0) return;
+  MONOREF_KEEP_LOOP
+  for (int token = share; token < at.tokens; token += shares)
+    if ((unit.tokens >> token & 1) == 0)
+      sums[token * kTileRows] = simt::bit_cast<float>(kCanonicalNanBits);
+}
+
+/// Adds the products of a batch of `count` units to the accumulators in their order: each wave and
+/// row by threads of their own, which share tokens if one has many. All threads come here.
 ///
 /// In the wide form a token that is not routed to an expert multiplies its weights by 0, and that
 /// by 0 once more: this adds 0, or NaN, if one of the weights is not finite.
-MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, std::uint32_t pass,
-                                 Work& work) {
-  const int wave = at.position % kWaves;
-  const int share = at.position / kWaves, shares = at.positions / kWaves;
-  MONOREF_KEEP_LOOP
-  for (int i = 0; i < count; ++i) {
-    const Placed& unit = work.placed[i];
-    if (unit.wave != wave) continue;
-    float* sums = work.sums + (unit.set * kWaves + wave) * kTileSums + at.row;
-    const float* products = work.staged + i * kProductsUnit + at.row;
-    MONOREF_KEEP_LOOP
-    for (std::uint32_t left = unit.tokens & pass; left != 0; left &= left - 1) {
-      const int token = bit_at(left, 0);
-      if (token % shares == share) sums[token * kTileRows] += *products;
-      products += kTileRows;
-    }
-    if (work.not_finite[i * kTileRows + at.row] == 0) continue;
-    MONOREF_KEEP_LOOP
-    for (int token = share; token < at.tokens; token += shares)
-      if ((unit.tokens >> token & 1) == 0)
-        sums[token * kTileRows] = simt::bit_cast<float>(kCanonicalNanBits);
-  }
-  __syncthreads();
-}
-
-/// The most tokens that a unit of the batch has.
-MONOREF_DEVICE int most_tokens(const Work& work, std::int32_t count) {
+MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, Work& work) {
+  constexpr int kFewTokens = 2;
+  const int wave = at.position % kWaves, share = at.position / kWaves;
+  const int first = (wave - work.placed[0].wave) & (kWaves - 1);
   int most = 0;
   MONOREF_KEEP_LOOP
-  for (int i = 0; i < count; ++i) {
+  for (int i = first; i < count; i += kWaves) {
     const int tokens = lanes_of(work.placed[i].tokens);
     most = tokens > most ? tokens : most;
   }
-  return most;
+  const int shares = most > kFewTokens ? at.positions / kWaves : 1;
+  if (share < shares) {
+    MONOREF_KEEP_LOOP
+    for (int i = first; i < count; i += kWaves)
+      add_unit(at, i, work.placed[i], share, shares, work);
+  }
+  __syncthreads();
 }
 
-/// Multiplies a batch of `count` units, one of which is this thread's, and adds its products. More
-/// tokens than a pass takes go in two, the lower half of the tile first. The unit's first columns
-/// are in `codes`, where those of `next`, of the next batch, are afterwards. All threads come here.
-template <bool fp4>
+/// Multiplies a batch of `count` units, one of which is this thread's, and adds its products. The
+/// unit's first columns are in `loading`, where those of `next`, of the next batch, are afterwards.
+/// All threads come here.
 MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const Unit& unit,
-                               const Unit& next, std::int32_t count, RowCodes& codes, Work& work) {
+                               const Unit& next, std::int32_t count, RowCodes (&loading)[1],
+                               Work& work) {
   if (at.row == 0) work.placed[at.position] = {unit.tokens, unit.wave, unit.set};
-  __syncthreads();
-  constexpr std::uint32_t kLower = (1U << kPassTokens) - 1;
-  const int most = same_in_wave(most_tokens(work, count));
-  const int passes = most <= kPassTokens ? 1 : 2;
-  MONOREF_KEEP_LOOP
-  for (int pass = 0; pass < passes; ++pass) {
-    const std::uint32_t tokens = passes == 1 ? ~0U : pass == 0 ? kLower : ~kLower;
-    const Pass of_unit{unit.tokens & tokens, lanes_of(unit.tokens & tokens),
-                       passes == 1 ? most : kPassTokens};
-    multiply<fp4>(p, at, unit, pass + 1 < passes ? unit : next, of_unit, codes, work);
-    add_products(at, count, tokens, work);
-  }
+  if (same_in_wave(unit.fp4 ? 1 : 0) != 0)
+    multiply<true>(p, at, unit, next, loading, work);
+  else
+    multiply<false>(p, at, unit, next, loading, work);
+  add_products(at, count, work);
 }
 
 /// The accumulators of one output, in order.
@@ -552,16 +543,13 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
   list.shared_from = same_in_wave(list.shared_from);
   std::int32_t begin = 0, end = end_of_batch(at, list, 0);
   Unit unit = unit_at(p, list, work, at.position, end);
-  RowCodes codes{};
-  if (list.count > 0) load_unit(p, at, unit, codes);
+  RowCodes loading[1] = {};
+  if (list.count > 0) load_unit(p, at, unit, loading[0]);
   MONOREF_KEEP_LOOP
   while (begin < list.count) {
     const std::int32_t next_end = end_of_batch(at, list, end);
     const Unit next = unit_at(p, list, work, end + at.position, next_end);
-    if (same_in_wave(unit.fp4 ? 1 : 0) != 0)
-      make_batch<true>(p, at, unit, next, end - begin, codes, work);
-    else
-      make_batch<false>(p, at, unit, next, end - begin, codes, work);
+    make_batch(p, at, unit, next, end - begin, loading, work);
     begin = end;
     end = next_end;
     unit = next;
@@ -587,7 +575,7 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 // Outputs  partial bf16 [rows, hidden], dense. Bytes of experts that no pair names are not read.
 // Sizes    inter a multiple of 128; hidden a multiple of 32; experts n_routed, or n_routed + 1 with
 //          the shared expert as the last; n_routed at most 1024, slots at most 16,
-//          rows * slots below 2^31
+//          rows * slots * inter below 2^38
 // Options  weights 0: MXFP8; 1: MXFP4, of w2
 //          e8m0_zero 0: scale byte 0 is 2^-127; 1: it is 0
 //          wide_from: that many rows or more are summed in the wide form
@@ -612,7 +600,7 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                           n_routed, hidden, inter,     weights,   e8m0_zero};
   if (!stack.is_valid() || n_routed > kMaxExperts || slots < 1 || slots > kMaxSlots) return;
   if (routed_scaling != kScalingInWeights && routed_scaling != kScalingOfOutput) return;
-  if (rows * slots > INT32_MAX) return;
+  if (rows * slots * (inter / kStep) > INT32_MAX) return;
   if (blockDim.x % (kWaves * kTileRows) != 0 || blockDim.x > kMaxThreads) return;
   const Down launch{mid8,
                     mid_scale,

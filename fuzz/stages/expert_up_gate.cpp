@@ -114,7 +114,7 @@ void launch(const Case& item, const Launcher& launcher) {
   const std::int64_t slots = input.topk_ids.dim(1);
   const std::int64_t inter = input.w13.weight.dim(1) / 2;
   const std::int64_t slices = std::min<std::int64_t>(hidden / kExpertStep, kUpGateWaves);
-  const std::int64_t waves = (32 * slices + launcher.wave() - 1) / launcher.wave();
+  const std::int64_t waves = (16 * slices + launcher.wave() - 1) / launcher.wave();
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(inter / 16, 1, 3)),
       .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows * slots, 1, 4)),

@@ -502,17 +502,17 @@ std::vector<u16> up_gate_kernel(const UpGateCase& c, const Launch& launch, u32 t
   return bench.read<u16>(mid);
 }
 
-/// Threads of a block: whole waves, and 32 for each slice of K.
+/// Threads of a block: whole waves, and 16 for each slice of K.
 u32 up_gate_threads(i64 hidden) {
   const i64 steps = hidden / 128, of_slice = (steps + 7) / 8;
   const i64 slices = (steps + of_slice - 1) / of_slice;
-  return static_cast<u32>((slices * 32 + 63) / 64 * 64);
+  return static_cast<u32>((slices * 16 + 63) / 64 * 64);
 }
 
 void expect_up_gate(const UpGateCase& c, const Launch& launch) {
   const std::vector<u16> expected = up_gate_model(c);
   EXPECT_EQ(up_gate_kernel(c, launch, up_gate_threads(c.hidden)), expected);
-  EXPECT_EQ(up_gate_kernel(c, launch, 256), expected);
+  EXPECT_EQ(up_gate_kernel(c, launch, 128), expected);
 }
 
 TEST_P(Experts, UpGateOfEveryShareOfTokens) {
@@ -595,7 +595,7 @@ UpGateCase hand_made(const std::vector<float>& gate, const std::vector<float>& u
 
 /// The first number of the case's only mid row.
 float first_of_mid(const UpGateCase& c, const Launch& launch) {
-  return decode_bf16(up_gate_kernel(c, launch, 256).at(0));
+  return decode_bf16(up_gate_kernel(c, launch, 128).at(0));
 }
 
 TEST_P(Experts, UpGateAddsItsWavesInOrder) {
@@ -662,23 +662,25 @@ void expect_up_gate_ignored(UpGateCase c, const Launch& launch, u32 threads) {
 
 TEST_P(Experts, UpGateIgnoresMisuse) {
   const UpGateCase good = hand_made({1, 1, 1, 1}, {1, 1, 1, 1});
-  expect_up_gate_ignored(good, GetParam(), 64);  // 4 slices need 128
+  UpGateCase long_rows = hand_made(std::vector<float>(8, 1.0F), std::vector<float>(8, 1.0F));
+  expect_up_gate_ignored(long_rows, GetParam(), 64);  // 8 slices need 128
+  expect_up_gate_ignored(good, GetParam(), 80);       // not whole waves
   for (const float limit : {-1.0F, float_from_bits(kNanBits)}) {
     UpGateCase c = good;
     c.limit = limit;
-    expect_up_gate_ignored(c, GetParam(), 256);
+    expect_up_gate_ignored(c, GetParam(), 128);
   }
   UpGateCase odd = good;
   odd.hidden = 384;
-  expect_up_gate_ignored(odd, GetParam(), 256);
+  expect_up_gate_ignored(odd, GetParam(), 128);
   odd = good;
   odd.inter = 16;
-  expect_up_gate_ignored(odd, GetParam(), 256);
+  expect_up_gate_ignored(odd, GetParam(), 128);
   odd = good;
   odd.routing.n_routed = 3;  // and the stack says 3, but holds 1: nothing names expert 1 or 2
   odd.routing.shared = Routing::kFused;
   odd.routing.ids = {-5};
-  EXPECT_EQ(up_gate_kernel(odd, GetParam(), 256), filled<u16>(32, 0));
+  EXPECT_EQ(up_gate_kernel(odd, GetParam(), 128), filled<u16>(32, 0));
 }
 
 // ---------------------------------------------------------------------------------------------
