@@ -41,6 +41,7 @@ constexpr int kPositions = 16;  ///< units of a batch at most
 constexpr int kMaxThreads = kPositions * kTeamThreads;
 constexpr int kMaxSlots = 16;
 constexpr int kMaxExperts = 1024;  ///< the largest id
+constexpr int kMaxInter = 1 << 17;
 
 /// Accumulators: for the routed experts and, where the sum keeps them apart, the shared one.
 constexpr int kSets = 2;
@@ -62,13 +63,20 @@ struct Down {
   std::int32_t wide_from;
   std::int32_t routed_scaling;
   float scaling;
-  std::int32_t threads;  ///< of a block
-  std::int32_t blocks;   ///< of the grid
+  std::int32_t threads;            ///< of a block
+  std::int32_t blocks;             ///< of the grid
+  std::uint32_t inverse_of_steps;  ///< 2^32 / steps, rounded up; 0 for 1
   ExpertStack stack;
 
   MONOREF_MEMBER std::int32_t hidden() const { return stack.rows; }
   MONOREF_MEMBER std::int32_t inter() const { return stack.k; }
   MONOREF_MEMBER std::int32_t steps() const { return inter() / kStep; }
+  /// n / steps(), for n * steps() below 2^32, and what is left.
+  MONOREF_MEMBER std::int32_t whole_steps(std::int32_t n) const {
+    if (steps() == 1) return n;
+    return static_cast<std::int32_t>(
+        std::uint64_t{static_cast<std::uint32_t>(n)} * inverse_of_steps >> 32);
+  }
   /// Tiles of 16 rows of the weights times 16 tokens.
   MONOREF_MEMBER std::int64_t tiles() const {
     return std::int64_t{hidden() / kTileRows} * ((rows + kTileTokens - 1) / kTileTokens);
@@ -267,8 +275,8 @@ MONOREF_DEVICE bool unit_is_fp4(const Down& p, const UnitList& list, std::int32_
 
 MONOREF_DEVICE Unit wide_unit(const Down& p, const UnitList& list, const Work& work,
                               std::int32_t number) {
-  std::int32_t place = number / p.steps();
-  const std::int32_t step = number % p.steps();
+  std::int32_t place = p.whole_steps(number);
+  const std::int32_t step = number - place * p.steps();
   if (MONOREF_FAULT(down_expert_grouped_twice) && place > 0 && list.count > p.steps()) place -= 1;
   const std::uint32_t group = work.groups[place];
   const auto expert = static_cast<std::int32_t>(group & 0xFFFF);
@@ -296,9 +304,11 @@ MONOREF_DEVICE Unit narrow_unit(const Down& p, const UnitList& list, const Work&
   while (number >= work.starts[token + 1]) ++token;
   const std::int32_t j = number - work.starts[token], last = routed_units(p, work, token) - 1;
   const std::int32_t taken = j < last ? j : last;
-  const std::int32_t expert = work.ids[token * p.slots + taken / p.steps()];
+  const std::int32_t slot = p.whole_steps(taken);
+  const std::int32_t expert = work.ids[token * p.slots + slot];
   const std::uint32_t tokens = expert < 0 ? 0 : std::uint32_t{1} << token;
-  return {expert, taken % p.steps(), unit_is_fp4(p, list, number), tokens, j % kWaves, 0, j > last};
+  return {expert,  taken - slot * p.steps(), unit_is_fp4(p, list, number), tokens, j % kWaves, 0,
+          j > last};
 }
 
 MONOREF_DEVICE Unit unit_at(const Down& p, const UnitList& list, const Work& work,
@@ -309,12 +319,22 @@ MONOREF_DEVICE Unit unit_at(const Down& p, const UnitList& list, const Work& wor
   return narrow_unit(p, list, work, number);
 }
 
-/// Where a batch that starts at `begin` ends. The shared expert, which may have many more tokens,
-/// starts one of its own.
-MONOREF_DEVICE std::int32_t end_of_batch(const TilePlace& at, const UnitList& list,
-                                         std::int32_t begin) {
+/// Units begin .. end - 1, which are multiplied together.
+struct Batch {
+  std::int32_t begin, end;
+};
+
+/// The batch that starts at `begin`. The shared expert, which may have many more tokens, starts one
+/// of its own.
+MONOREF_DEVICE Batch batch_from(const TilePlace& at, const UnitList& list, std::int32_t begin) {
   const std::int32_t bound = begin < list.shared_from ? list.shared_from : list.count;
-  return begin + at.positions < bound ? begin + at.positions : bound;
+  return {begin, begin + at.positions < bound ? begin + at.positions : bound};
+}
+
+/// This thread's unit of a batch.
+MONOREF_DEVICE Unit unit_of(const Down& p, const TilePlace& at, const UnitList& list,
+                            const Batch& batch, const Work& work) {
+  return unit_at(p, list, work, batch.begin + at.position, batch.end);
 }
 
 /// This thread's row of a unit's weights.
@@ -322,14 +342,17 @@ MONOREF_DEVICE MatrixRow row_of_unit(const Down& p, const TilePlace& at, const U
   return MatrixRow::of(p.stack, p.stack.matrix(unit.expert), at.row_tile * kTileRows + at.row);
 }
 
-/// Loads the first columns of a unit.
-MONOREF_DEVICE void load_unit(const Down& p, const TilePlace& at, const Unit& unit,
-                              RowCodes& codes) {
+/// Loads the first columns of this thread's unit of the batch that starts at `begin`, if there is
+/// one.
+MONOREF_DEVICE void load_batch(const Down& p, const TilePlace& at, const UnitList& list,
+                               std::int32_t begin, const Work& work, RowCodes& loading) {
+  if (begin >= list.count) return;
+  const Unit unit = unit_of(p, at, list, batch_from(at, list, begin), work);
   if (unit.expert < 0) return;
   if (unit.fp4)
-    codes.load<true>(row_of_unit(p, at, unit), unit.step * kStep);
+    loading.load<true>(row_of_unit(p, at, unit), unit.step * kStep);
   else
-    codes.load<false>(row_of_unit(p, at, unit), unit.step * kStep);
+    loading.load<false>(row_of_unit(p, at, unit), unit.step * kStep);
 }
 
 /// The place of the `n`-th of some bits.
@@ -409,11 +432,13 @@ MONOREF_DEVICE void store_products(const TilePlace& at, int count,
   __syncthreads();
 }
 
-/// Multiplies a unit with its tokens and leaves the products. The unit's first columns are in
-/// `loading`, where those of `next` are afterwards. All threads come here.
+/// Multiplies this thread's unit of a batch with its tokens and leaves the products. The unit's
+/// first columns are in `loading`, where those of the next batch are afterwards. All threads come
+/// here.
 template <bool fp4>
-MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const Unit& unit, const Unit& next,
-                             RowCodes (&loading)[1], Work& work) {
+MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const UnitList& list,
+                             const Batch& batch, const Unit& unit, RowCodes (&loading)[1],
+                             Work& work) {
   constexpr int kLoad = kLoadCodes<fp4>;
   const int count = lanes_of(unit.tokens);
   const int tokens = same_in_wave(tokens_of_wave(count)), bits = chunk_bits<fp4>(tokens);
@@ -438,7 +463,7 @@ MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const Unit& uni
       if (unit.expert >= 0 && shows_non_finite(p))
         not_finite = codes.any_not_finite<fp4>(p.stack.e8m0_zero) || not_finite;
       if (k + kLoad >= kStep)
-        load_unit(p, at, next, loading[0]);
+        load_batch(p, at, list, batch.end, work, loading[0]);
       else if (unit.expert >= 0)
         loading[0].load<fp4>(row_of_unit(p, at, unit), unit.step * kStep + k + kLoad);
     }
@@ -491,18 +516,17 @@ MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, Work& 
   __syncthreads();
 }
 
-/// Multiplies a batch of `count` units, one of which is this thread's, and adds its products. The
-/// unit's first columns are in `loading`, where those of `next`, of the next batch, are afterwards.
-/// All threads come here.
-MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const Unit& unit,
-                               const Unit& next, std::int32_t count, RowCodes (&loading)[1],
-                               Work& work) {
+/// Multiplies a batch and adds its products. The first columns of this thread's unit are in
+/// `loading`, where those of the next batch are afterwards. All threads come here.
+MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const UnitList& list,
+                               const Batch& batch, RowCodes (&loading)[1], Work& work) {
+  const Unit unit = unit_of(p, at, list, batch, work);
   if (at.row == 0) work.placed[at.position] = {unit.tokens, unit.wave, unit.set};
   if (same_in_wave(unit.fp4 ? 1 : 0) != 0)
-    multiply<true>(p, at, unit, next, loading, work);
+    multiply<true>(p, at, list, batch, unit, loading, work);
   else
-    multiply<false>(p, at, unit, next, loading, work);
-  add_products(at, count, work);
+    multiply<false>(p, at, list, batch, unit, loading, work);
+  add_products(at, batch.end - batch.begin, work);
 }
 
 /// The accumulators of one output, in order.
@@ -541,19 +565,12 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
   UnitList list = p.is_wide() ? list_groups(p, at, work) : list_tokens(p, at, work);
   list.count = same_in_wave(list.count);
   list.shared_from = same_in_wave(list.shared_from);
-  std::int32_t begin = 0, end = end_of_batch(at, list, 0);
-  Unit unit = unit_at(p, list, work, at.position, end);
   RowCodes loading[1] = {};
-  if (list.count > 0) load_unit(p, at, unit, loading[0]);
+  load_batch(p, at, list, 0, work, loading[0]);
   MONOREF_KEEP_LOOP
-  while (begin < list.count) {
-    const std::int32_t next_end = end_of_batch(at, list, end);
-    const Unit next = unit_at(p, list, work, end + at.position, next_end);
-    make_batch(p, at, unit, next, end - begin, loading, work);
-    begin = end;
-    end = next_end;
-    unit = next;
-  }
+  for (Batch batch = batch_from(at, list, 0); batch.begin < list.count;
+       batch = batch_from(at, list, batch.end))
+    make_batch(p, at, list, batch, loading, work);
   store_tile(p, at, work);
   __syncthreads();  // the next tile takes the place of this one
 }
@@ -573,9 +590,9 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 //          shuffle_scale; the padding is not looked at
 //          shared_w2 E4M3FN [hidden, inter], shared_s2: the same for one expert, or null
 // Outputs  partial bf16 [rows, hidden], dense. Bytes of experts that no pair names are not read.
-// Sizes    inter a multiple of 128; hidden a multiple of 32; experts n_routed, or n_routed + 1 with
-//          the shared expert as the last; n_routed at most 1024, slots at most 16,
-//          rows * slots * inter below 2^38
+// Sizes    inter a multiple of 128, at most 2^17; hidden a multiple of 32; experts n_routed, or
+//          n_routed + 1 with the shared expert as the last; n_routed at most 1024, slots at most
+//          16, rows * slots * inter below 2^38
 // Options  weights 0: MXFP8; 1: MXFP4, of w2
 //          e8m0_zero 0: scale byte 0 is 2^-127; 1: it is 0
 //          wide_from: that many rows or more are summed in the wide form
@@ -585,7 +602,7 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 //          tokens have hidden / 16 of them. Blocks of 64, 128, 192 or 256 threads in one dimension:
 //          16 for each unit of a batch.
 // Misuse   Other sizes, options and blocks write nothing.
-MONOREF_KERNEL(256)
+MONOREF_RESIDENT_KERNEL(256, 2)
 monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     const std::int32_t* topk_ids, const float* topk_weights, const std::uint8_t* w2,
                     const std::uint8_t* s2, const std::uint8_t* shared_w2,
@@ -598,7 +615,9 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
   MONOREF_SHARED(Down, kept, 1);
   const ExpertStack stack{w2,       s2,     shared_w2, shared_s2, experts,
                           n_routed, hidden, inter,     weights,   e8m0_zero};
-  if (!stack.is_valid() || n_routed > kMaxExperts || slots < 1 || slots > kMaxSlots) return;
+  if (!stack.is_valid() || inter > kMaxInter || n_routed > kMaxExperts || slots < 1 ||
+      slots > kMaxSlots)
+    return;
   if (routed_scaling != kScalingInWeights && routed_scaling != kScalingOfOutput) return;
   if (rows * slots * (inter / kStep) > INT32_MAX) return;
   if (blockDim.x % (kWaves * kTileRows) != 0 || blockDim.x > kMaxThreads) return;
@@ -614,6 +633,7 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     scaling,
                     static_cast<std::int32_t>(blockDim.x),
                     static_cast<std::int32_t>(gridDim.x),
+                    0xFFFFFFFFU / static_cast<std::uint32_t>(inter / kStep) + 1,
                     stack};
   if (launch.tiles() > INT32_MAX - launch.blocks) return;
   const Down& p = kept_in_shared(kept, launch);

@@ -23,7 +23,7 @@ constexpr std::int32_t kWeightsMxfp4 = 1;
 struct ExpertMatrix {
   const std::uint8_t* codes;   ///< null: there is no such expert
   const std::uint8_t* scales;  ///< of the whole stack that it belongs to
-  std::int64_t first_row;      ///< its first row among those of the stack
+  std::int32_t first_row;      ///< its first row among those of the stack
   bool fp4;
 };
 
@@ -58,15 +58,16 @@ struct ExpertStack {
   MONOREF_MEMBER ExpertMatrix matrix(std::int32_t id) const {
     if (id == n_routed && shared_codes != nullptr) return {shared_codes, shared_scales, 0, false};
     const bool fp4 = weights == kWeightsMxfp4;
-    const std::int64_t bytes = std::int64_t{rows} * k / (fp4 ? 2 : 1);
-    return {codes + id * bytes, scales, std::int64_t{id} * rows, fp4};
+    const std::int64_t bytes = std::int64_t{rows} * (fp4 ? k / 2 : k);
+    return {codes + id * bytes, scales, id * rows, fp4};
   }
 
   /// True for sizes and options that the kernels serve.
   MONOREF_MEMBER bool is_valid() const {
     return k >= kStep && k % kStep == 0 && rows >= 1 && rows % 32 == 0 && n_routed >= 1 &&
            (experts == n_routed || (experts == n_routed + 1 && shared_codes == nullptr)) &&
-           (weights == kWeightsMxfp8 || weights == kWeightsMxfp4);
+           (weights == kWeightsMxfp8 || weights == kWeightsMxfp4) &&
+           std::int64_t{experts} * rows <= INT32_MAX;
   }
 };
 
@@ -81,10 +82,14 @@ struct MatrixRow {
   MONOREF_MEMBER static MatrixRow of(const ExpertStack& stack, const ExpertMatrix& matrix,
                                      std::int32_t row) {
     const std::int32_t row_bytes = matrix.fp4 ? stack.k / 2 : stack.k;
-    std::int64_t at = std::int64_t{row / kTileRows} * kTileRows * row_bytes + row % kTileRows * 16;
+    const auto unsigned_row = static_cast<std::uint32_t>(row);
+    std::int64_t at = std::int64_t{unsigned_row / kTileRows * kTileRows} * row_bytes +
+                      unsigned_row % kTileRows * 16;
     if (MONOREF_FAULT(mx_weights_not_shuffled)) at = std::int64_t{row} * row_bytes;
     const std::int32_t columns = stack.scale_columns();
-    return {matrix.codes + at, matrix.scales + shuffled_scale_row(matrix.first_row + row, columns),
+    return {matrix.codes + at,
+            matrix.scales + shuffled_scale_row(static_cast<std::uint32_t>(matrix.first_row + row),
+                                               static_cast<std::uint32_t>(columns)),
             stack.k / kMxBlock, columns};
   }
 
@@ -97,7 +102,7 @@ struct MatrixRow {
   MONOREF_MEMBER std::uint32_t scale(std::int32_t block) const {
     if (MONOREF_FAULT(mx_pad_column_read) && block == blocks - 1 && blocks < scale_columns)
       block += 1;
-    return scales[shuffled_scale_column(block)];
+    return scales[shuffled_scale_column(static_cast<std::uint32_t>(block))];
   }
 };
 

@@ -277,7 +277,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
 //          in one dimension, at most 128 threads, and at least 16 for each slice: 128 for a full
 //          row, 16 * (hidden / 128) below 1024.
 // Misuse   Other sizes, options and blocks write nothing; likewise a limit that is negative or NaN.
-MONOREF_KERNEL(128)
+MONOREF_RESIDENT_KERNEL(128, 3)
 monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
                        const std::uint8_t* x_scale, const std::int32_t* topk_ids,
                        const std::uint8_t* w13, const std::uint8_t* s13,

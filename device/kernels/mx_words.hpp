@@ -144,13 +144,13 @@ MONOREF_DEVICE void stage_mx_run(const simt::Vec16& codes, std::uint32_t scale,
 
 /// Where the scales of a row begin under shuffle_scale, and how far from there that of a block is:
 /// view [rows / 32, 2, 16, columns / 8, 2, 4] permuted (0, 3, 5, 2, 4, 1); `columns` a multiple of
-/// 8.
-MONOREF_DEVICE std::int64_t shuffled_scale_row(std::int64_t row, std::int32_t columns) {
-  if (MONOREF_FAULT(mx_scales_not_shuffled)) return row * columns;
+/// 8. Unsigned, so that the divisions are shifts.
+MONOREF_DEVICE std::uint64_t shuffled_scale_row(std::uint32_t row, std::uint32_t columns) {
+  if (MONOREF_FAULT(mx_scales_not_shuffled)) return std::uint64_t{row} * columns;
   if (MONOREF_FAULT(mx_scale_of_other_tile)) row ^= 16;
-  return row / 32 * 32 * columns + row % 16 * 4 + row % 32 / 16;
+  return std::uint64_t{row / 32 * 32} * columns + (row % 16 * 4 + row % 32 / 16);
 }
-MONOREF_DEVICE std::int32_t shuffled_scale_column(std::int32_t block) {
+MONOREF_DEVICE std::uint32_t shuffled_scale_column(std::uint32_t block) {
   if (MONOREF_FAULT(mx_scales_not_shuffled)) return block;
   if (MONOREF_FAULT(mx_scale_halves_swapped)) block ^= 4;
   return block / 8 * 256 + block % 4 * 64 + block % 8 / 4 * 2;

@@ -20,6 +20,15 @@
 #define MONOREF_KEEP_LOOP
 #endif
 
+// MONOREF_RESIDENT_KERNEL(threads, blocks): MONOREF_KERNEL of which a multiprocessor is to hold so
+// many blocks; by itself the compiler for NVIDIA would take more registers than that leaves.
+#if defined(__CUDACC__)
+#define MONOREF_RESIDENT_KERNEL(max_threads, blocks) \
+  extern "C" __global__ __launch_bounds__(max_threads, blocks) void
+#else
+#define MONOREF_RESIDENT_KERNEL(max_threads, blocks) MONOREF_KERNEL(max_threads)
+#endif
+
 namespace monoref::kernels {
 
 /// Has the value computed here, and not where it is needed. Of a long run of loads and fmas, the
