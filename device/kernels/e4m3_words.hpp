@@ -31,22 +31,33 @@ MONOREF_DEVICE void store_staged(float* to, const Four& numbers) {
   simt::store16(to, simt::bit_cast<simt::Vec16>(numbers));
 }
 
-/// True if one of the four codes is NaN.
-MONOREF_DEVICE bool any_nan_code(std::uint32_t word, const E4m3& format) {
+/// What of `nan_marks` counts.
+constexpr std::uint32_t kNanMarks = 0x80808080;
+
+/// Has a bit of kNanMarks if one of the four codes is NaN, other bits at will. The marks of many
+/// words can be joined and looked at once.
+MONOREF_DEVICE std::uint32_t nan_marks(std::uint32_t word, const E4m3& format) {
   constexpr std::uint32_t kOnes = 0x01010101;
   const std::uint32_t zero_if_nan = (word ^ format.nan * kOnes) & format.nan_mask * kOnes;
-  return ((zero_if_nan - kOnes) & ~zero_if_nan & 0x80 * kOnes) != 0;
+  return (zero_if_nan - kOnes) & ~zero_if_nan;
 }
 
-/// The codes' values times 2^(bias - 127), the first code being the low byte.
-MONOREF_DEVICE Four field_values(std::uint32_t word, const E4m3& format) {
+/// The codes' values times 2^(bias - 127), the first code being the low byte. None is NaN, or it is
+/// not to matter.
+MONOREF_DEVICE Four finite_field_values(std::uint32_t word) {
   Four numbers;
   for (int i = 0; i < 4; ++i) {
     // Shifting the sign down with the code leaves it in place as well: one mask takes both.
     const auto top = static_cast<std::int32_t>(word << (24 - 8 * i));
     numbers.value[i] = simt::bit_cast<float>(static_cast<std::uint32_t>(top >> 4) & 0x87F00000);
   }
-  if (any_nan_code(word, format)) {
+  return numbers;
+}
+
+/// The same, and NaN where the code is.
+MONOREF_DEVICE Four field_values(std::uint32_t word, const E4m3& format) {
+  Four numbers = finite_field_values(word);
+  if ((nan_marks(word, format) & kNanMarks) != 0) {
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t code = word >> 8 * i & 0xFF;
       if ((code & format.nan_mask) == format.nan)
