@@ -8,15 +8,18 @@
 // chain from 0. Inside a chunk k goes 0-7, 16-23, 32-39, 48-55, then 8-15, 24-31, 40-47, 56-63.
 // The slices' sums are added in order, starting from 0.
 //
-// Work. A block makes tiles of 16 rows x 16 tokens. 64 threads share a slice: 16 rows x 4 groups of
-// tokens, each thread with the chains of one row and up to 4 tokens. The weights of a tile and
-// chunk lie in 1024 consecutive bytes and are read once, 16 bytes a lane, one chunk ahead; the
-// tokens of the chunk are decoded once into shared memory, in the order in which the chains take
-// them.
+// Work. A block makes tiles of 16 rows x up to 8 tokens. A thread has a row and a slice, for all of
+// the tile's tokens, so that a block decodes a weight once. The weights of a tile and chunk lie in
+// 1024 consecutive bytes and are read 16 bytes a lane; the next one or two chunks are under way
+// while as many are multiplied. Of the tokens as much as fits is decoded at once into shared
+// memory, in the order in which the chains take it: 16 chunks of each slice if there is one token,
+// 2 if there are 8.
 
 #include <cstdint>
 
+#include "device/kernels/e4m3_words.hpp"
 #include "device/kernels/number_formats.hpp"
+#include "device/kernels/registers.hpp"
 #include "device/kernels/row_copy.hpp"
 #include "device/simt.hpp"
 
@@ -26,18 +29,29 @@ namespace {
 constexpr int kSlices = 8;
 constexpr int kChunk = 64;
 constexpr int kPieces = kChunk / 16;  ///< units of 16 codes in a chunk
-constexpr int kTileRows = 16;
-constexpr int kTileTokens = 16;
-constexpr int kTokenGroups = 4;
-constexpr int kThreadTokens = kTileTokens / kTokenGroups;
-constexpr int kSliceThreads = kTileRows * kTokenGroups;
-/// Distance of two tokens in shared memory. The four numbers of padding put the four tokens that
-/// the threads of a slice read at once into different banks.
-constexpr int kStagedStride = kChunk + 4;
-constexpr int kStagedSlice = kTileTokens * kStagedStride;
-constexpr int kStagedNumbers = kSlices * kStagedSlice;
+constexpr int kTileRows = 16;         ///< threads that share a slice
+constexpr int kTileTokens = 8;
 constexpr int kTileOutputs = kTileRows * kTileTokens;
 constexpr int kPartials = kSlices * kTileOutputs;
+/// Chunks of a slice that are staged in a step, those of all tokens counted.
+constexpr int kStagedChunks = 16;
+constexpr int kThreadPieces = kStagedChunks * kPieces / kTileRows;  ///< that a thread stages
+/// Distance of two slices in shared memory. Four numbers of padding put what two slices read at
+/// once into different banks.
+constexpr int kStagedSlice = kStagedChunks * kChunk + 4;
+constexpr int kStagedNumbers = kSlices * kStagedSlice;
+
+/// Chunks of each of `tile_tokens` tokens that are staged in a step, and the distance of two
+/// tokens.
+template <int tile_tokens>
+constexpr int kStepChunks = kStagedChunks / tile_tokens;
+template <int tile_tokens>
+constexpr int kTokenStride = kStepChunks<tile_tokens> * kChunk;
+
+/// Chunks whose weights are read together, so that what is under way covers the latency of memory:
+/// with more tokens a chunk takes longer, and there are fewer registers to spare.
+template <int tile_tokens>
+constexpr int kUnitChunks = tile_tokens <= 2 ? 2 : 1;
 
 /// The arguments of a launch.
 struct Projection {
@@ -53,185 +67,346 @@ struct Projection {
   std::int32_t hidden;
   E4m3 format;
 
+  /// Whether 16 codes of a token can be loaded at once.
+  MONOREF_MEMBER bool tokens_are_aligned() const {
+    return aligned16(x8) && x8_row_stride % 16 == 0;
+  }
   MONOREF_MEMBER std::int32_t chunks() const { return hidden / kChunk; }
   MONOREF_MEMBER std::int32_t chunks_of_slice() const { return (chunks() + kSlices - 1) / kSlices; }
-  MONOREF_MEMBER std::int32_t slices() const {
-    return (chunks() + chunks_of_slice() - 1) / chunks_of_slice();
+  MONOREF_MEMBER bool has_slice(std::int32_t slice) const {
+    return slice * chunks_of_slice() < chunks();
   }
 };
 
-/// Where a thread stands in its tile: its slice's threads are 64 neighbours.
+/// A tile, and this thread's row in it.
 struct TilePlace {
   std::int64_t row_tile;
   std::int64_t first_token;
-  std::int32_t tokens;  ///< of the tile: 1 .. 16
-  int row;              ///< 0 .. 15
-  int group;            ///< 0 .. 3; has tokens group, group + 4, group + 8, group + 12
+  std::int32_t tokens;  ///< of the tile: 1 .. 8
+  int row;              ///< 0 .. 15; also the thread's number among those of its slice
 };
 
-/// The chunks of one slice.
+/// Neighbouring chunks.
 struct ChunkRange {
   std::int32_t first, end;
+
+  MONOREF_MEMBER std::int32_t count() const { return end - first; }
+  /// The first `limit` of those from `start` on; none if `start` is not in the range.
+  MONOREF_MEMBER ChunkRange from(std::int32_t start, std::int32_t limit) const {
+    return {start, start + limit < end ? start + limit : end};
+  }
 };
 
 MONOREF_DEVICE ChunkRange chunks_of(const Projection& p, std::int32_t slice) {
   const std::int32_t first = slice * p.chunks_of_slice();
-  const std::int32_t end = first + p.chunks_of_slice();
-  ChunkRange range{first, end < p.chunks() ? end : p.chunks()};
+  ChunkRange range = ChunkRange{first, p.chunks()}.from(first, p.chunks_of_slice());
   if (MONOREF_FAULT(qkv_last_chunk_dropped) && range.end == p.chunks()) range.end -= 1;
   return range;
 }
 
-/// This thread's row of a chunk: 64 codes. In the layout of shuffle_weight(16, 16) the 16 rows'
-/// codes of 16 k follow each other, then come the next 16 k.
-MONOREF_DEVICE void load_weights(const Projection& p, const TilePlace& at, std::int32_t chunk,
-                                 simt::Vec16 (&weights)[kPieces]) {
-  const std::int64_t tile = at.row_tile * kTileRows * p.hidden;
-  const std::uint8_t* from =
-      p.weights + tile + std::int64_t{chunk} * kChunk * kTileRows + at.row * 16;
-  for (int piece = 0; piece < kPieces; ++piece) {
-    weights[piece] = simt::load16(from + piece * 16 * kTileRows);
-    if (MONOREF_FAULT(qkv_weights_not_shuffled))
-      weights[piece] = simt::load16(p.weights + tile + std::int64_t{at.row} * p.hidden +
-                                    chunk * kChunk + piece * 16);
-  }
+// ---- weights -----------------------------------------------------------------------------------
+
+/// A row's weights of one chunk, in natural order.
+struct ChunkWeights {
+  simt::Vec16 piece[kPieces];
+};
+
+/// The chunks that a thread reads together.
+template <int chunks>
+struct UnitWeights {
+  ChunkWeights chunk[chunks];
+};
+
+/// Where this thread's row begins. In the layout of shuffle_weight(16, 16) the 16 rows' codes of 16
+/// k follow each other, then come the next 16 k.
+MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const TilePlace& at) {
+  const std::int64_t row_bytes = MONOREF_FAULT(qkv_weights_not_shuffled) ? p.hidden : 16;
+  return p.weights + at.row_tile * kTileRows * p.hidden + at.row * row_bytes;
 }
 
-/// The 16 codes of x that this thread, number `worker` of its slice, brings to shared memory: piece
-/// worker mod 4 of token worker div 4.
-MONOREF_DEVICE simt::Vec16 load_tokens(const Projection& p, const TilePlace& at, int worker,
-                                       std::int32_t chunk) {
+/// What the walk through a chunk would have to find for it to take k in natural order.
+MONOREF_DEVICE ChunkWeights in_natural_order(const ChunkWeights& weights) {
+  ChunkWeights moved;
+  for (int i = 0; i < 4 * kPieces; ++i)
+    moved.piece[i / 2 % kPieces].word[i / 8 * 2 + i % 2] = weights.piece[i / 4].word[i % 4];
+  return moved;
+}
+
+MONOREF_DEVICE ChunkWeights load_chunk(const std::uint8_t* row, std::int32_t chunk) {
+  const int piece_bytes = MONOREF_FAULT(qkv_weights_not_shuffled) ? 16 : 16 * kTileRows;
+  const std::uint8_t* from = row + std::int64_t{chunk} * kPieces * piece_bytes;
+  ChunkWeights weights;
+  MONOREF_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece)
+    weights.piece[piece] = simt::load16(from + piece * piece_bytes);
+  return MONOREF_FAULT(qkv_k_order_natural) ? in_natural_order(weights) : weights;
+}
+
+/// The unit that begins with chunk `first`; chunks behind the last of the slice are that again.
+template <int chunks>
+MONOREF_DEVICE void load_unit(const std::uint8_t* row, std::int32_t first, const ChunkRange& slice,
+                              UnitWeights<chunks>& unit) {
+  const std::int32_t last = slice.end > 0 ? slice.end - 1 : 0;
+  MONOREF_UNROLL
+  for (int i = 0; i < chunks; ++i)
+    unit.chunk[i] = load_chunk(row, first + i < last ? first + i : last);
+}
+
+// ---- tokens ------------------------------------------------------------------------------------
+
+/// 16 codes that a thread stages as its number `i` in a step: the pieces of a slice are dealt out
+/// in turn.
+struct StagedPiece {
+  int token, chunk, piece;
+};
+
+template <int tile_tokens>
+MONOREF_DEVICE StagedPiece staged_piece(const TilePlace& at, int i) {
+  const int unit = at.row + i * kTileRows;
+  return {unit / kPieces / kStepChunks<tile_tokens>, unit / kPieces % kStepChunks<tile_tokens>,
+          unit % kPieces};
+}
+
+/// Whether there is such a piece in the step.
+MONOREF_DEVICE bool exists(const StagedPiece& unit, const TilePlace& at, const ChunkRange& step) {
+  return unit.token < at.tokens && unit.chunk < step.count();
+}
+
+/// Where the codes of the piece lie.
+MONOREF_DEVICE const std::uint8_t* codes_of(const Projection& p, const TilePlace& at,
+                                            const ChunkRange& step, const StagedPiece& unit) {
   const std::int64_t stride = MONOREF_FAULT(qkv_token_stride_ignored) ? p.hidden : p.x8_row_stride;
+  std::int32_t chunk = step.first + unit.chunk;
   if (MONOREF_FAULT(qkv_wrong_eighth)) chunk = p.chunks() - 1 - chunk;
-  const std::uint8_t* from = p.x8 + (at.first_token + worker / kPieces) * stride +
-                             std::int64_t{chunk} * kChunk + worker % kPieces * 16;
-  if (aligned16(from)) return simt::load16(from);
+  return p.x8 + (at.first_token + unit.token) * stride + std::int64_t{chunk} * kChunk +
+         unit.piece * 16;
+}
+
+/// 16 bytes from anywhere.
+MONOREF_DEVICE simt::Vec16 load_bytes(const std::uint8_t* from) {
   simt::Vec16 codes{};
-  for (int i = 0; i < 16; ++i) codes.word[i / 4] |= std::uint32_t{from[i]} << i % 4 * 8;
+  MONOREF_KEEP_LOOP
+  for (int i = 0; i < 16; i += 4) {
+    const std::uint32_t low = from[i] | std::uint32_t{from[i + 1]} << 8;
+    const std::uint32_t high = from[i + 2] | std::uint32_t{from[i + 3]} << 8;
+    codes = {{codes.word[1], codes.word[2], codes.word[3], low | high << 16}};
+  }
   return codes;
 }
 
-/// Four neighbouring numbers.
-struct Four {
-  float value[4];
+/// What a thread brings to shared memory in one step.
+struct StepCodes {
+  simt::Vec16 piece[kThreadPieces];
 };
 
-/// The codes of a word as numbers.
-MONOREF_DEVICE Four decode_four(std::uint32_t word, const E4m3& format) {
-  Four numbers;
-  for (int i = 0; i < 4; ++i) numbers.value[i] = float_of_e4m3(word >> 8 * i & 0xFF, format);
-  return numbers;
-}
-
-/// Puts 16 decoded codes where the chains look for them: the first eight of all pieces come before
-/// the second eight of any.
-MONOREF_DEVICE void stage_tokens(const simt::Vec16& codes, const E4m3& format, int worker,
-                                 float* staged) {
-  float* token = staged + worker / kPieces * kStagedStride;
-  const int piece = worker % kPieces;
-  for (int i = 0; i < 4; ++i) {
-    int at = i / 2 * (kChunk / 2) + piece * 8 + i % 2 * 4;
-    if (MONOREF_FAULT(qkv_tokens_not_permuted)) at = piece * 16 + i * 4;
-    simt::store16(token + at, simt::bit_cast<simt::Vec16>(decode_four(codes.word[i], format)));
+/// Has the thread's codes of a step on their way, if tokens are aligned.
+template <int tile_tokens>
+MONOREF_DEVICE void load_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
+                                StepCodes& codes) {
+  if (!p.tokens_are_aligned()) return;
+  MONOREF_UNROLL
+  for (int i = 0; i < kThreadPieces; ++i) {
+    const StagedPiece unit = staged_piece<tile_tokens>(at, i);
+    if (exists(unit, at, step)) codes.piece[i] = simt::load16(codes_of(p, at, step, unit));
   }
 }
 
-/// Continues the thread's chains by eight k: weights in two words, tokens from `x` on.
-MONOREF_DEVICE void add_eight(std::uint32_t low, std::uint32_t high, const E4m3& format,
-                              const float* x, int tokens, float (&sums)[kThreadTokens]) {
-  const Four w[2] = {decode_four(low, format), decode_four(high, format)};
-  for (int j = 0; j < kThreadTokens; ++j) {
-    if (j >= tokens) continue;
-    const float* token = x + j * kTokenGroups * kStagedStride;
-    const Four values[2] = {simt::bit_cast<Four>(simt::load16(token)),
-                            simt::bit_cast<Four>(simt::load16(token + 4))};
-    for (int i = 0; i < 8; ++i)
-      sums[j] = simt::fma(values[i / 4].value[i % 4], w[i / 4].value[i % 4], sums[j]);
+/// Decodes 16 codes to where the chains look for them: in a chunk, the first eight of all pieces
+/// come before the second eight of any.
+MONOREF_DEVICE void stage_piece(const simt::Vec16& codes, const E4m3& format, int piece,
+                                float* chunk) {
+  MONOREF_UNROLL
+  for (int word = 0; word < 4; ++word) {
+    int k = word / 2 * (kChunk / 2) + piece * 8 + word % 2 * 4;
+    if (MONOREF_FAULT(qkv_tokens_not_permuted) || MONOREF_FAULT(qkv_k_order_natural))
+      k = piece * 16 + word * 4;
+    store_staged(chunk + k, carried_values(codes.word[word], format));
   }
 }
 
-/// Continues the thread's chains by one chunk. `x` is its first token's staged row; it has `tokens`
-/// of them.
-MONOREF_DEVICE void add_chunk(const simt::Vec16 (&weights)[kPieces], const E4m3& format,
-                              const float* x, int tokens, float (&sums)[kThreadTokens]) {
-  for (int half = 0; half < 2; ++half) {
-    for (int piece = 0; piece < kPieces; ++piece) {
-      int from = 2 * half, unit = piece;
-      int staged = half * (kChunk / 2) + piece * 8;
-      if (MONOREF_FAULT(qkv_k_order_natural)) {
-        unit = 2 * half + piece / 2;
-        from = piece % 2 * 2;
-        staged = piece % 2 * (kChunk / 2) + unit * 8;
-      }
-      add_eight(weights[unit].word[from], weights[unit].word[from + 1], format, x + staged, tokens,
-                sums);
+/// Stages what this thread has of a step. Like the other long texts this one is kept in a loop:
+/// with few blocks a multiprocessor, a kernel this short waits for its instructions most of all.
+template <int tile_tokens>
+MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
+                                 StepCodes codes, float* staged) {
+  MONOREF_KEEP_LOOP
+  for (int i = 0; i < kThreadPieces; ++i) {
+    const StagedPiece unit = staged_piece<tile_tokens>(at, i);
+    if (exists(unit, at, step)) {
+      if (!p.tokens_are_aligned()) codes.piece[0] = load_bytes(codes_of(p, at, step, unit));
+      float* token = staged + unit.token * kTokenStride<tile_tokens>;
+      stage_piece(codes.piece[0], p.format, unit.piece, token + unit.chunk * kChunk);
+    }
+    MONOREF_UNROLL
+    for (int next = 1; next < kThreadPieces; ++next) codes.piece[next - 1] = codes.piece[next];
+  }
+}
+
+// ---- sums --------------------------------------------------------------------------------------
+
+/// A thread's chains. A weight that is NaN makes the sums of all tokens NaN: the chains go on
+/// without it, and are marked.
+template <int tile_tokens>
+struct Chains {
+  float sum[tile_tokens];
+  std::uint32_t nan_marks;
+};
+
+/// Half a chunk's weights as field values, as the chains take them.
+struct HalfWeights {
+  Four four[2 * kPieces];
+};
+
+/// Decodes the first eight codes of all pieces. All at once: then there is always something to do
+/// while a result is waited for.
+template <int tile_tokens>
+MONOREF_DEVICE HalfWeights decode_half(const ChunkWeights& weights, const E4m3& format,
+                                       Chains<tile_tokens>& chains) {
+  HalfWeights half;
+  MONOREF_UNROLL
+  for (int i = 0; i < 2 * kPieces; ++i) {
+    const std::uint32_t word = weights.piece[i / 2].word[i % 2];
+    half.four[i] = finite_field_values(word);
+    chains.nan_marks |= nan_marks(word, format);
+  }
+  return half;
+}
+
+/// Continues the chains by half a chunk, which begins at `x` in the first token.
+template <int tile_tokens>
+MONOREF_DEVICE void add_half(const HalfWeights& weights, const float* x,
+                             Chains<tile_tokens>& chains) {
+  MONOREF_UNROLL
+  for (int i = 0; i < 2 * kPieces; ++i) {
+    MONOREF_UNROLL
+    for (int token = 0; token < tile_tokens; ++token) {
+      const Four values = load_staged(x + token * kTokenStride<tile_tokens> + i * 4);
+      float& sum = chains.sum[token];
+      for (int k = 0; k < 4; ++k) sum = simt::fma(values.value[k], weights.four[i].value[k], sum);
+      compute_here(sum);
     }
   }
 }
 
-/// How many of the tile's tokens a group of threads has.
-MONOREF_DEVICE int tokens_of_group(const TilePlace& at) {
-  return (at.tokens - at.group + kTokenGroups - 1) / kTokenGroups;
-}
-
-/// Sums one slice for all outputs of the tile into partials [slice][token][row]. All threads of the
-/// block come here; those whose slice does not exist only keep the barriers.
-MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int32_t slice,
-                              int worker, float* staged, float* partials) {
-  const ChunkRange range = chunks_of(p, slice);
-  const int tokens = tokens_of_group(at);
-  const bool multiplies = tokens > 0, stages = worker / kPieces < at.tokens;
-  simt::Vec16 weights[kPieces] = {}, codes{};
-  float sums[kThreadTokens] = {};
-  if (range.first < range.end && multiplies) load_weights(p, at, range.first, weights);
-  if (range.first < range.end && stages) codes = load_tokens(p, at, worker, range.first);
-  const std::int32_t steps = p.chunks_of_slice();
-  for (std::int32_t chunk = range.first; chunk < range.first + steps; ++chunk) {
-    __syncthreads();  // what is staged has been used
-    if (chunk < range.end && stages) stage_tokens(codes, p.format, worker, staged);
-    __syncthreads();
-    simt::Vec16 next[kPieces] = {};
-    if (chunk + 1 < range.end && multiplies) load_weights(p, at, chunk + 1, next);
-    if (chunk + 1 < range.end && stages) codes = load_tokens(p, at, worker, chunk + 1);
-    if (chunk < range.end && multiplies)
-      add_chunk(weights, p.format, staged + at.group * kStagedStride, tokens, sums);
-    for (int piece = 0; piece < kPieces; ++piece) weights[piece] = next[piece];
+/// Continues the chains by one chunk, which begins at `x` in the first token.
+template <int tile_tokens>
+MONOREF_DEVICE void add_chunk(ChunkWeights weights, const E4m3& format, const float* x,
+                              Chains<tile_tokens>& chains) {
+  MONOREF_KEEP_LOOP
+  for (int half = 0; half < 2; ++half) {
+    add_half(decode_half(weights, format, chains), x + half * (kChunk / 2), chains);
+    for (simt::Vec16& piece : weights.piece) piece = {{piece.word[2], piece.word[3]}};
   }
-  if (slice >= p.slices()) return;
-  for (int j = 0; j < kThreadTokens; ++j)
-    if (j < tokens)
-      partials[slice * kTileOutputs + (at.group + j * kTokenGroups) * kTileRows + at.row] = sums[j];
 }
 
-/// Adds the slices' sums of the tile's outputs, applies the scales and stores.
+/// Continues the chains by the chunks of a step. `weights` are the first unit's, and afterwards
+/// those of the unit that follows the step.
+template <int tile_tokens, int unit_chunks>
+MONOREF_DEVICE void add_step(const Projection& p, const ChunkRange& slice, const ChunkRange& step,
+                             const std::uint8_t* row, const float* staged,
+                             UnitWeights<unit_chunks>& weights, Chains<tile_tokens>& chains) {
+  MONOREF_KEEP_LOOP
+  for (std::int32_t chunk = step.first; chunk < step.end; chunk += unit_chunks) {
+    UnitWeights<unit_chunks> ahead;
+    load_unit(row, chunk + unit_chunks, slice, ahead);
+    MONOREF_KEEP_LOOP
+    for (int i = 0; i < unit_chunks && chunk + i < step.end; ++i) {
+      add_chunk(weights.chunk[0], p.format, staged + (chunk + i - step.first) * kChunk, chains);
+      weights.chunk[0] = weights.chunk[unit_chunks - 1];
+    }
+    weights = ahead;
+  }
+}
+
+/// Sums one slice for this thread's row and all tokens of the tile into partials [slice][token]
+/// [row]. All threads of the block come here; those whose slice does not exist only keep the
+/// barriers.
+template <int tile_tokens>
+MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int32_t slice,
+                              float* staged, float* partials) {
+  constexpr int kStep = kStepChunks<tile_tokens>;
+  const ChunkRange range = chunks_of(p, slice);
+  const std::uint8_t* row = row_of_weights(p, at);
+  StepCodes codes{};
+  Chains<tile_tokens> chains{};
+  load_tokens<tile_tokens>(p, at, range.from(range.first, kStep), codes);
+  UnitWeights<kUnitChunks<tile_tokens>> weights;
+  load_unit(row, range.first, range, weights);
+  MONOREF_KEEP_LOOP
+  for (std::int32_t done = 0; done < p.chunks_of_slice(); done += kStep) {
+    const ChunkRange step = range.from(range.first + done, kStep);
+    if (done > 0) __syncthreads();  // what is staged has been used
+    stage_tokens<tile_tokens>(p, at, step, codes, staged);
+    __syncthreads();
+    load_tokens<tile_tokens>(p, at, range.from(step.first + kStep, kStep), codes);
+    add_step(p, range, step, row, staged, weights, chains);
+  }
+  if (!p.has_slice(slice)) return;
+  bool is_nan = (chains.nan_marks & kNanMarks) != 0;
+  if (MONOREF_FAULT(qkv_nan_weight_as_number)) is_nan = false;
+  for (int token = 0; token < tile_tokens; ++token)
+    partials[slice * kTileOutputs + token * kTileRows + at.row] =
+        is_nan ? simt::bit_cast<float>(kCanonicalNanBits) : true_sum(chains.sum[token], p.format);
+}
+
+/// The sum of the slices' sums of output `i` of the tile.
+MONOREF_DEVICE float sum_partials(const Projection& p, const float* partials, int i) {
+  float dot = 0.0F;
+  std::int32_t chunks = p.chunks();  // of this and the slices behind it
+  compute_here(chunks);
+  MONOREF_UNROLL
+  for (std::int32_t slice = 0; slice < kSlices; ++slice, chunks -= p.chunks_of_slice()) {
+    if (chunks <= 0) continue;
+    std::int32_t taken = slice;
+    if (MONOREF_FAULT(qkv_partials_reversed))
+      taken = (p.chunks() - 1) / p.chunks_of_slice() - slice;
+    const float part = partials[taken * kTileOutputs + i];
+    dot += MONOREF_FAULT(qkv_partials_in_bf16) ? rounded_to_bf16(part) : part;
+  }
+  return dot;
+}
+
+/// Applies the scales to the tile's sums and stores them.
 MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const float* partials) {
   const int count = at.tokens * kTileRows;
+  MONOREF_KEEP_LOOP
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int64_t row = at.row_tile * kTileRows + i % kTileRows;
-    float dot = 0.0F;
-    for (std::int32_t slice = 0; slice < p.slices(); ++slice) {
-      const std::int32_t taken =
-          MONOREF_FAULT(qkv_partials_reversed) ? p.slices() - 1 - slice : slice;
-      const float part = partials[taken * kTileOutputs + i];
-      dot += MONOREF_FAULT(qkv_partials_in_bf16) ? rounded_to_bf16(part) : part;
-    }
     const float x_scale = p.x_scale[MONOREF_FAULT(qkv_x_scale_of_first_token) ? 0 : token];
     const float w_scale = p.w_scale[MONOREF_FAULT(qkv_w_scale_of_wrong_row) ? row ^ 1 : row];
-    p.out[token * p.out_row_stride + row] = bf16_of((dot * x_scale) * w_scale);
+    p.out[token * p.out_row_stride + row] =
+        bf16_of((sum_partials(p, partials, i) * x_scale) * w_scale);
   }
 }
 
-/// All slices of one tile, then its outputs.
+/// All slices of one tile, then its outputs. The next tile may follow at once: when it is staged,
+/// all have used what was, and its partial sums come after a barrier.
+template <int tile_tokens>
 MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* staged,
                               float* partials) {
-  const int worker = static_cast<int>(threadIdx.x) % kSliceThreads;
-  const int team = static_cast<int>(threadIdx.x) / kSliceThreads;
-  const int teams = static_cast<int>(blockDim.x) / kSliceThreads;
-  for (std::int32_t first = 0; first < p.slices(); first += teams)
-    sum_slice(p, at, first + team, worker, staged + team * kStagedSlice, partials);
+  const int team = static_cast<int>(threadIdx.x) / kTileRows;
+  const int teams = static_cast<int>(blockDim.x) / kTileRows;
+  MONOREF_KEEP_LOOP
+  for (std::int32_t first = 0; p.has_slice(first); first += teams) {
+    if (first > 0) __syncthreads();  // what is staged has been used
+    sum_slice<tile_tokens>(p, at, first + team, staged + team * kStagedSlice, partials);
+  }
   __syncthreads();
   store_tile(p, at, partials);
+}
+
+/// The same with as few tokens too many as there are texts for: what they give is not looked at.
+MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* staged,
+                              float* partials) {
+  if (at.tokens == 1)
+    make_tile<1>(p, at, staged, partials);
+  else if (at.tokens == 2)
+    make_tile<2>(p, at, staged, partials);
+  else if (at.tokens <= 4)
+    make_tile<4>(p, at, staged, partials);
+  else
+    make_tile<kTileTokens>(p, at, staged, partials);
 }
 
 }  // namespace
@@ -245,11 +420,11 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
 //          bf16((dot * x_scale) * w_scale), each product rounded
 // Sizes    hidden a multiple of 64; rows a multiple of 16.
 // Options  encoding 0: E4M3FN; 1: E4M3FNUZ; of both operands
-// Launch   any grid; x goes over tiles of 16 rows, y over tiles of 16 tokens. Blocks of whole waves
-//          in one dimension, a multiple of 64 threads, at most 512: as many slices at a time as
-//          there are 64 threads; 512 for a full row, 64 per chunk below that.
+// Launch   any grid; x goes over tiles of 16 rows, y over tiles of 8 tokens. Blocks in one
+//          dimension, a multiple of 16 threads, at most 128: as many slices at a time as there are
+//          16 threads; 128 for a full row, 16 per chunk below that.
 // Misuse   Other sizes and blocks write nothing.
-MONOREF_KERNEL(512)
+MONOREF_KERNEL(128)
 monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const float* x_scale,
                        const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
                        std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
@@ -257,7 +432,7 @@ monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const
   MONOREF_SHARED(float, staged, kStagedNumbers);
   MONOREF_SHARED(float, partials, kPartials);
   if (hidden < kChunk || hidden % kChunk != 0 || rows % kTileRows != 0) return;
-  if (blockDim.x % kSliceThreads != 0 || blockDim.x > kSlices * kSliceThreads) return;
+  if (blockDim.x % kTileRows != 0 || blockDim.x > kSlices * kTileRows) return;
   const Projection p{x8,
                      x8_row_stride,
                      x_scale,
@@ -269,14 +444,14 @@ monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const
                      rows,
                      hidden,
                      e4m3_format(encoding, kOverflowNan)};
-  const int worker = static_cast<int>(threadIdx.x) % kSliceThreads;
+  const int row = static_cast<int>(threadIdx.x) % kTileRows;
   for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
     for (std::int64_t first = std::int64_t{blockIdx.y} * kTileTokens; first < tokens;
          first += std::int64_t{gridDim.y} * kTileTokens) {
       const std::int64_t left = tokens - first;
       const TilePlace at{tile, first,
                          left < kTileTokens ? static_cast<std::int32_t>(left) : kTileTokens,
-                         worker % kTileRows, worker / kTileRows};
+                         in_this_turn(row)};
       make_tile(p, at, staged, partials);
     }
   }

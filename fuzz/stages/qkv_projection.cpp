@@ -177,13 +177,13 @@ void launch(const Case& item, const Launcher& launcher) {
   const Layout& x8 = item.input("x8").layout();
   const std::int64_t rows = item.input("weight").dim(0);
   const std::int64_t tokens = x8.dims[0];
-  const auto tiles = [](std::int64_t count) {
-    return static_cast<std::uint32_t>(std::max<std::int64_t>((count + 15) / 16, 1));
+  const auto tiles = [](std::int64_t count, std::int64_t of) {
+    return static_cast<std::uint32_t>(std::max<std::int64_t>((count + of - 1) / of, 1));
   };
   const std::int64_t slices = ProjectionOrder{x8.dims[1]}.slices();
-  const device::Grid grid{.blocks_x = tiles(rows),
-                          .blocks_y = tiles(tokens),
-                          .threads_x = static_cast<std::uint32_t>(64 * slices)};
+  const device::Grid grid{.blocks_x = tiles(rows, 16),
+                          .blocks_y = tiles(tokens, 8),
+                          .threads_x = static_cast<std::uint32_t>(16 * slices)};
   launcher.run(
       "monoref_qkv_projection", grid, launcher.address<const std::uint8_t>("x8"), x8.strides[0],
       launcher.address<const float>("x_scale"), launcher.address<const std::uint8_t>("weight"),
@@ -274,6 +274,7 @@ Stage qkv_projection_stage() {
       {"qkv_x_scale_of_first_token", "P18", "every token takes the first one's scale"},
       {"qkv_w_scale_of_wrong_row", "P18", "a row takes its neighbour's scale"},
       {"qkv_token_stride_ignored", "N01", "tokens taken to be as far apart as they are wide"},
+      {"qkv_nan_weight_as_number", "own", "a NaN weight counts as the number its bits would be"},
   };
   return stage;
 }

@@ -271,19 +271,47 @@ std::vector<u16> projection_kernel(const ProjectionCase& c, const Launch& launch
 
 class ProjectionLaunch : public ::testing::TestWithParam<Launch> {};
 INSTANTIATE_TEST_SUITE_P(Grids, ProjectionLaunch,
-                         ::testing::Values(Launch{64, 3, 1, 512, 16}, Launch{64, 1, 1, 64, 16},
-                                           Launch{64, 2, 2, 192, 16}, Launch{32, 1, 1, 512, 16},
-                                           Launch{32, 2, 1, 128, 16}),
+                         ::testing::Values(Launch{64, 3, 1, 128, 16}, Launch{64, 1, 1, 16, 16},
+                                           Launch{64, 2, 2, 48, 16}, Launch{32, 1, 1, 128, 16},
+                                           Launch{32, 2, 1, 32, 16}),
                          launch_name);
 
 TEST_P(ProjectionLaunch, QkvProjection) {
   // Chunks of 64: 1, 4, 8, 9 (two a slice, the last alone) and 32.
   for (const i32 hidden : {64, 256, 512, 576, 2048}) {
-    for (const i64 tokens : {1, 3, 16, 21}) {
+    for (const i64 tokens : {1, 2, 3, 16, 21}) {
       ProjectionCase c(tokens, 48, hidden, tokens == 3, tokens == 16 ? 0 : 5);
       EXPECT_EQ(projection_kernel(c, GetParam()), projection_model(c)) << hidden << " " << tokens;
     }
   }
+}
+
+TEST_P(ProjectionLaunch, QkvProjectionOfARowThatIsNotStagedAtOnce) {
+  // 137 chunks: 18 a slice, 11 in the last; 16 of one token are staged at a time, 2 of 8.
+  for (const i64 tokens : {1, 2, 4, 8}) {
+    ProjectionCase c(tokens, 16, 137 * 64, false, 0);
+    EXPECT_EQ(projection_kernel(c, GetParam()), projection_model(c)) << tokens;
+  }
+}
+
+TEST_P(ProjectionLaunch, QkvProjectionOfNans) {
+  // The first and the last code of a row and of a slice; a row with one NaN and a token with one.
+  for (const bool fnuz : {false, true}) {
+    ProjectionCase c(3, 16, 1024, fnuz, 0);
+    const u8 nan = fnuz ? 0x80 : 0x7F;
+    c.w(2, 0) = c.w(5, 1023) = c.w(7, 127) = c.w(9, 128) = nan;
+    if (!fnuz) c.w(11, 500) = 0xFF;
+    c.x(1, 700) = nan;
+    EXPECT_EQ(projection_kernel(c, GetParam()), projection_model(c)) << fnuz;
+  }
+}
+
+TEST(ProjectionMisuse, OtherBlocksAndSizesWriteNothing) {
+  const ProjectionCase c(2, 16, 128, false, 0);
+  const std::vector<u16> nothing(2 * 16, 0xAAAA);
+  for (const std::uint32_t threads : {8U, 24U})
+    EXPECT_EQ(projection_kernel(c, {64, 1, 1, threads, 16}), nothing) << threads;
+  EXPECT_EQ(projection_kernel({2, 16, 96, false, 0}, {64, 1, 1, 32, 16}), nothing);
 }
 
 // ---------------------------------------------------------------------------------------------
