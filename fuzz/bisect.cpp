@@ -106,6 +106,15 @@ std::string difference_text(const Run& run, const Difference& difference,
       inputs_text(run, link, row));
 }
 
+/// The choices of a contract may not fit the inputs of a case that was made for another.
+Run run_under_other_contract(const Stage& stage, const Case& item) {
+  try {
+    return Run(stage, item);
+  } catch (const Refusal& refusal) {
+    refuse("bisect: contract {} cannot take the case: {}", item.contract.text(), refusal.what());
+  }
+}
+
 }  // namespace
 
 std::string bisection_text(const Stage& stage, const Case& item, const CaseResult& result) {
@@ -120,7 +129,7 @@ std::string contract_bisection_text(const Stage& stage, const Case& item, const 
   Case under_other = item;
   under_other.contract = other;
   const Run first(stage, item);
-  const Run second(stage, under_other);
+  const Run second = run_under_other_contract(stage, under_other);
   const std::string between =
       fmt::format("contract {} against {}", item.contract.text(), other.text());
   RunResult result{.runner = "reference"};

@@ -14,7 +14,7 @@ namespace monoref {
 std::string bisection_text(const Stage& stage, const Case& item, const CaseResult& result);
 
 /// Runs the reference under the case's contract and under `other`, and describes in the same form
-/// where the two part; or says that they do not.
+/// where the two part; or says that they do not. Refuses a contract that cannot take the case.
 std::string contract_bisection_text(const Stage& stage, const Case& item, const Contract& other);
 
 }  // namespace monoref

@@ -65,7 +65,8 @@ int run(int argc, char** argv) {
   bool bisect = false;
   replay->add_option("LINE|FILE", target, "'stage=...;seed=...;...' or a case file")->required();
   replay->add_flag("--bisect", bisect,
-                   "name the first stage and element that differ, and the inputs that lead there");
+                   "name the first stage and element that differ, and the inputs that lead there; "
+                   "with --contract: where the case's contract and that one part");
 
   CLI::App* golden = app.add_subcommand("golden", "the stored cases of this source tree");
   golden->require_subcommand(1);

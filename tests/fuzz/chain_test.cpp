@@ -92,6 +92,19 @@ TEST(Chain, TwoContractsPartWhereTheirChoiceIsMade) {
             "bisect: no output differs (contract mono against mono,nan_key=first)");
 }
 
+TEST(Chain, AContractThatCannotTakeTheCaseIsNamed) {
+  const Case item = build_case(parse_line(
+      "stage=moe_route;contract=mono,routing_key=plain_lower_id;seed=1;experts=256;rows=2"));
+  try {
+    contract_bisection_text(find_stage("moe_route"), item, Contract{});
+    FAIL() << "256 experts have no packed keys";
+  } catch (const Refusal& refusal) {
+    EXPECT_STREQ(refusal.what(),
+                 "bisect: contract mono cannot take the case: moe_route: logits has 256 experts, "
+                 "must have 1 to 128 with packed keys");
+  }
+}
+
 TEST(Chain, ReusedBuffersAreToldApartWhenLookedAt) {
   const Stage& stage = find_stage("decode_step");
   const Case item = build_case(parse_line("stage=decode_step;seed=3;layers=2"));
