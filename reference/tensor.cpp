@@ -209,10 +209,13 @@ void Tensor::fill_bytes(std::byte value) {
   }
 }
 
-void Tensor::check_view(std::size_t wanted_rank, std::size_t size) const {
+void Tensor::check_view(std::size_t wanted_rank, std::size_t size,
+                        std::optional<DType> only) const {
   if (wanted_rank != rank()) refuse("tensor has rank {}, viewed as rank {}", rank(), wanted_rank);
   if (size != element_size())
     refuse("tensor of {} viewed with elements of {} bytes", dtype_name(type_), size);
+  if (only && *only != type_)
+    refuse("tensor of {} viewed as {}", dtype_name(type_), dtype_name(*only));
 }
 
 }  // namespace monoref

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "reference/dtype.hpp"
@@ -103,7 +105,11 @@ class Tensor {
   DType type() const { return type_; }
   const Layout& layout() const { return layout_; }
   const std::vector<std::int64_t>& dims() const { return layout_.dims; }
-  std::int64_t dim(std::size_t axis) const { return layout_.dims[axis]; }
+  /// Refuses an axis that there is not: ranks of tensors in files are anybody's.
+  std::int64_t dim(std::size_t axis) const {
+    if (axis >= rank()) refuse("tensor has rank {}, asked for dimension {}", rank(), axis);
+    return layout_.dims[axis];
+  }
   std::size_t rank() const { return layout_.dims.size(); }
   std::size_t element_size() const { return dtype_size(type_); }
 
@@ -119,7 +125,8 @@ class Tensor {
   /// Every stored byte becomes `value`.
   void fill_bytes(std::byte value);
 
-  /// A typed view; refuses a wrong rank or element size.
+  /// A typed view. Refuses a wrong rank or element size, and numbers (float, double, int32, int64)
+  /// of another type than the tensor's; unsigned elements are the bits of any type of their size.
   template <class T, std::size_t Rank>
   View<T, Rank> view();
   template <class T, std::size_t Rank>
@@ -129,7 +136,7 @@ class Tensor {
 
  private:
   void allocate();
-  void check_view(std::size_t rank, std::size_t size) const;
+  void check_view(std::size_t rank, std::size_t size, std::optional<DType> only) const;
 
   DType type_ = DType::kUInt8;
   Layout layout_;
@@ -137,9 +144,19 @@ class Tensor {
   std::byte* base_ = nullptr;
 };
 
+/// The one type that a view of numbers can be of.
+template <class T>
+constexpr std::optional<DType> type_of_numbers() {
+  if (std::is_same_v<T, float>) return DType::kFloat32;
+  if (std::is_same_v<T, double>) return DType::kFloat64;
+  if (std::is_same_v<T, std::int32_t>) return DType::kInt32;
+  if (std::is_same_v<T, std::int64_t>) return DType::kInt64;
+  return std::nullopt;
+}
+
 template <class T, std::size_t Rank>
 View<T, Rank> Tensor::view() {
-  check_view(Rank, sizeof(T));
+  check_view(Rank, sizeof(T), type_of_numbers<T>());
   std::array<std::int64_t, Rank> dims{};
   std::array<std::int64_t, Rank> strides{};
   for (std::size_t axis = 0; axis < Rank; ++axis) {
@@ -157,7 +174,7 @@ View<const T, Rank> Tensor::view() const {
 template <class T>
 Tensor Tensor::of(DType type, std::vector<std::int64_t> dims, const std::vector<T>& values) {
   Tensor tensor(type, Layout::dense(std::move(dims)));
-  tensor.check_view(tensor.rank(), sizeof(T));
+  tensor.check_view(tensor.rank(), sizeof(T), std::nullopt);
   if (static_cast<std::int64_t>(values.size()) != tensor.layout().elements())
     refuse("tensor: {} values given for {} elements", values.size(), tensor.layout().elements());
   tensor.set_image(std::as_bytes(std::span(values)));

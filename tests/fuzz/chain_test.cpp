@@ -26,6 +26,21 @@ CaseResult judge_with_fault(const Case& item, std::string_view fault) {
   return judge_case(find_stage(item.stage), item, {.runners = {&runner}});
 }
 
+TEST(Tensor, NumbersAreViewedAsWhatTheyAre) {
+  const Tensor ints = Tensor::of<std::int32_t>(DType::kInt32, {1}, {0x3F800000});
+  EXPECT_EQ((ints.view<std::int32_t, 1>()(0)), 0x3F800000);
+  EXPECT_EQ((ints.view<std::uint32_t, 1>()(0)), 0x3F800000u) << "bits of any type";
+  EXPECT_THROW((ints.view<float, 1>()), Refusal);
+  const Tensor floats(DType::kFloat64, Layout::dense({1}));
+  EXPECT_THROW((floats.view<std::int64_t, 1>()), Refusal);
+  EXPECT_EQ((floats.view<double, 1>()(0)), 0.0);
+}
+
+TEST(Tensor, AnAxisThatThereIsNotIsRefused) {
+  EXPECT_THROW(Tensor(DType::kInt32, Layout::dense({})).dim(0), Refusal);
+  EXPECT_EQ(Tensor(DType::kInt32, Layout::dense({2, 3})).dim(1), 3);
+}
+
 TEST(Tensor, AnAliasSharesMemoryAndItsCopyDoesNot) {
   Tensor owner = Tensor::of<std::int32_t>(DType::kInt32, {2, 3}, {0, 1, 2, 3, 4, 5});
   Tensor row = Tensor::alias(owner, Layout::dense({3}), 3);
