@@ -31,20 +31,34 @@ MONOREF_DEVICE void store_staged(float* to, const Four& numbers) {
   simt::store16(to, simt::bit_cast<simt::Vec16>(numbers));
 }
 
-/// What of `nan_marks` counts.
+/// What of `nan_marks` of a word counts.
 constexpr std::uint32_t kNanMarks = 0x80808080;
 
-/// Has a bit of kNanMarks if one of the four codes is NaN, other bits at will. The marks of many
-/// words can be joined and looked at once.
+/// Marks of NaN among the codes of a word: a bit of kNanMarks if there is one, other bits at will,
+/// so that the marks of many words can be joined and looked at once. A product with NaN is NaN, and
+/// so is every sum that it enters. Loops over codes therefore take a NaN for the number that its
+/// bits look like, without a branch between their loads and their fmas, and gather marks.
 MONOREF_DEVICE std::uint32_t nan_marks(std::uint32_t word, const E4m3& format) {
   constexpr std::uint32_t kOnes = 0x01010101;
   const std::uint32_t zero_if_nan = (word ^ format.nan * kOnes) & format.nan_mask * kOnes;
   return (zero_if_nan - kOnes) & ~zero_if_nan;
 }
 
-/// The codes' values times 2^(bias - 127), the first code being the low byte. None is NaN, or it is
-/// not to matter.
-MONOREF_DEVICE Four finite_field_values(std::uint32_t word) {
+/// The same of a run of words: not 0 if there is a NaN.
+MONOREF_DEVICE std::uint32_t nan_marks(const simt::Vec16& run, const E4m3& format) {
+  std::uint32_t marks = 0;
+  for (const std::uint32_t word : run.word) marks |= nan_marks(word, format);
+  return marks & kNanMarks;
+}
+
+/// A sum, or NaN if codes that it holds were marked.
+MONOREF_DEVICE float unless_nan(std::uint32_t marks, float sum) {
+  return marks == 0 ? sum : simt::bit_cast<float>(kCanonicalNanBits);
+}
+
+/// The values of a word's codes times 2^(bias - 127), the first code being the low byte. A NaN
+/// becomes the number that its bits look like.
+MONOREF_DEVICE Four field_values(std::uint32_t word) {
   Four numbers;
   for (int i = 0; i < 4; ++i) {
     // Shifting the sign down with the code leaves it in place as well: one mask takes both.
@@ -54,23 +68,10 @@ MONOREF_DEVICE Four finite_field_values(std::uint32_t word) {
   return numbers;
 }
 
-/// The same, and NaN where the code is.
-MONOREF_DEVICE Four field_values(std::uint32_t word, const E4m3& format) {
-  Four numbers = finite_field_values(word);
-  if ((nan_marks(word, format) & kNanMarks) != 0) {
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t code = word >> 8 * i & 0xFF;
-      if ((code & format.nan_mask) == format.nan)
-        numbers.value[i] = simt::bit_cast<float>(kCanonicalNanBits);
-    }
-  }
-  return numbers;
-}
-
-/// The codes' values.
+/// The codes' values; of NaN as `field_values` says.
 MONOREF_DEVICE Four true_values(std::uint32_t word, const E4m3& format) {
   const float scale = power_of_two(127 - format.bias);
-  Four numbers = field_values(word, format);
+  Four numbers = field_values(word);
   for (int i = 0; i < 4; ++i) numbers.value[i] *= scale;
   return numbers;
 }
@@ -80,11 +81,10 @@ MONOREF_DEVICE float carried_value(std::uint32_t code, const E4m3& format) {
   return float_of_e4m3(code, format) * power_of_two(kCarriedExponent);
 }
 
-/// Four codes as `carried_value`s.
+/// The codes of a word as `carried_value`s, NaN among them.
 MONOREF_DEVICE Four carried_values(std::uint32_t word, const E4m3& format) {
-  const float scale = power_of_two(kCarriedExponent);
-  Four numbers = true_values(word, format);
-  for (int i = 0; i < 4; ++i) numbers.value[i] *= scale;
+  Four numbers;
+  for (int i = 0; i < 4; ++i) numbers.value[i] = carried_value(word >> 8 * i & 0xFF, format);
   return numbers;
 }
 

@@ -15,11 +15,13 @@
 //   acc    a wave's fma chain from 0 over its 32 keys; waves in order, from the first wave's sum
 //   o      ((v_scale * (1 / largest)) * acc) * (1 / (l > 0 ? l : 1)), as BF16
 //
-// Work. A block of 256 threads has one partition. First a thread has a key and a chain for each
-// head: K comes in 16 bytes a lane, neighbouring lanes neighbouring keys. Then 16 threads share a
+// Work. A block of 256 threads has one partition. First a thread has two keys, 128 apart, and a
+// chain for each of them and half of the heads: K comes in 16 bytes a lane, neighbouring lanes
+// neighbouring keys, and what shared memory hands out of q serves two keys. Then 16 threads share a
 // head, 16 keys each, and turn scores into weights in place. Last a thread has a dim and half of
 // the heads: a page of V holds 16 keys of a dim in 16 bytes, neighbouring lanes neighbouring dims.
-// The specification's wave w is threads 32w .. 32w+31, whatever the wave of the chip.
+// Loads run ahead of their use, those of the first V even of the weights. The specification's wave
+// w is keys 32w .. 32w+31, whatever the wave of the chip.
 
 #include <cstdint>
 
@@ -44,7 +46,9 @@ constexpr int kWaveKeys = 32;
 constexpr int kWaves = kKeys / kWaveKeys;
 constexpr int kWavePages = kWaveKeys / kPageTokens;
 constexpr int kHeadThreads = kThreads / kMaxHeads;
-constexpr int kHalves = kThreads / kMaxDim;
+constexpr int kKeysApart = kKeys / 2;           ///< of the two that a thread has
+constexpr int kHalves = kThreads / kKeysApart;  ///< of the heads
+static_assert(kThreads / kMaxDim == kHalves);
 /// Distance of two heads' scores. 16 numbers of padding put the two heads that 32 neighbouring
 /// threads read at once into different banks.
 constexpr int kHeadKeys = kKeys + 16;
@@ -152,48 +156,80 @@ MONOREF_DEVICE void stage_partition(const Attention& a, const Partition& at,
   work.pages[thread] = page >= 0 && page < a.pages ? page : 0;
 }
 
-/// The dots of this thread's key with `heads` heads.
-template <int heads>
-MONOREF_DEVICE void dot_key(const Attention& a, const Partition& at, const Workspace& work,
-                            float (&dots)[heads]) {
-  const auto key = static_cast<std::int32_t>(threadIdx.x);
+/// One run of K: 16 dims of a key.
+MONOREF_DEVICE simt::Vec16 load_key(const Attention& a, const Partition& at, const Workspace& work,
+                                    std::int32_t key, std::int32_t dim) {
   const PagePlace place{work.pages[key / kPageTokens], key % kPageTokens};
-  E4m3 format = a.format;
-  if (MONOREF_FAULT(attention_k_fnuz_as_fn)) format = e4m3_format(kEncodingFn, kOverflowNan);
-  const std::int32_t dims = a.shape.head_dim;
-  simt::Vec16 ahead = simt::load16(in_global(a.k_cache) + k_element(a.shape, place, at.kv_head, 0));
-  MONOREF_KEEP_LOOP
-  for (std::int32_t d = 0; d < dims; d += kRunBytes) {
-    const simt::Vec16 run = ahead;
-    const std::int32_t next = d + kRunBytes < dims ? d + kRunBytes : d;
-    ahead = simt::load16(in_global(a.k_cache) + k_element(a.shape, place, at.kv_head, next));
-    MONOREF_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const Four k = field_values(run.word[i], format);
-      for (int h = 0; h < heads; ++h) {
-        const Four x = load_staged(work.q + h * kMaxDim + d + 4 * i);
-        for (int j = 0; j < 4; ++j) dots[h] = simt::fma(x.value[j], k.value[j], dots[h]);
-        compute_here(dots[h]);
+  return simt::load16(in_global(a.k_cache) + k_element(a.shape, place, at.kv_head, dim));
+}
+
+/// Continues the dots of `keys` keys with `heads` heads by a run of each. `q` is where the run
+/// begins in the first head.
+template <int keys, int heads>
+MONOREF_DEVICE void dot_runs(const simt::Vec16 (&runs)[keys], const float* q,
+                             float (&dots)[2][heads]) {
+  MONOREF_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    Four k[keys];
+    for (int n = 0; n < keys; ++n) k[n] = field_values(runs[n].word[i]);
+    for (int h = 0; h < heads; ++h) {
+      const Four x = load_staged(q + h * kMaxDim + 4 * i);
+      for (int n = 0; n < keys; ++n) {
+        for (int j = 0; j < 4; ++j) dots[n][h] = simt::fma(x.value[j], k[n].value[j], dots[n][h]);
+        compute_here(dots[n][h]);
       }
     }
   }
 }
 
-/// Scores of this thread's key with `heads` heads.
+/// The dots of `keys` keys, kKeysApart apart, with `heads` heads. `q` is the first head's, `first`
+/// the first key.
+template <int keys, int heads>
+MONOREF_DEVICE void dot_keys(const Attention& a, const Partition& at, const Workspace& work,
+                             const float* q, std::int32_t first, float (&dots)[2][heads]) {
+  E4m3 format = a.format;
+  if (MONOREF_FAULT(attention_k_fnuz_as_fn)) format = e4m3_format(kEncodingFn, kOverflowNan);
+  const std::int32_t dims = a.shape.head_dim;
+  std::uint32_t marks[keys] = {};
+  simt::Vec16 ahead[keys];
+  for (int n = 0; n < keys; ++n) ahead[n] = load_key(a, at, work, first + n * kKeysApart, 0);
+  MONOREF_KEEP_LOOP
+  for (std::int32_t d = 0; d < dims; d += kRunBytes) {
+    simt::Vec16 runs[keys];
+    const std::int32_t next = d + kRunBytes < dims ? d + kRunBytes : d;
+    for (int n = 0; n < keys; ++n) {
+      runs[n] = ahead[n];
+      marks[n] |= nan_marks(runs[n], format);
+      ahead[n] = load_key(a, at, work, first + n * kKeysApart, next);
+    }
+    dot_runs(runs, q + d, dots);
+  }
+  for (int n = 0; n < keys; ++n)
+    for (float& dot : dots[n]) dot = unless_nan(marks[n], dot);
+}
+
+/// Scores of this thread's keys with its `heads` heads. Keys at or behind the context need no dot;
+/// those of the second half of the partition are left out where none is below it.
 template <int heads>
-MONOREF_DEVICE void score_key(const Attention& a, const Partition& at, const Workspace& work) {
-  const auto key = static_cast<std::int32_t>(threadIdx.x);
+MONOREF_DEVICE void score_keys(const Attention& a, const Partition& at, const Workspace& work) {
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  const std::int32_t key = thread % kKeysApart, first_head = thread / kKeysApart * heads;
   const float k_scale = MONOREF_FAULT(attention_k_scale_dropped)
                             ? 1.0F
                             : scale_of(a.k_scale, a.scale_stride, at.kv_head);
   const float scale = a.sm_scale * k_scale;
-  float dots[heads] = {};
-  const bool valid = key < at.keys;
-  if (valid || MONOREF_FAULT(attention_mask_after_maximum)) dot_key(a, at, work, dots);
-  for (int h = 0; h < heads; ++h) {
-    const float s = scale * true_sum(dots[h], a.format);
-    work.scores[h * kHeadKeys + key] =
-        valid || MONOREF_FAULT(attention_mask_after_maximum) ? s : kMasked;
+  const std::int32_t below = MONOREF_FAULT(attention_mask_after_maximum) ? kKeys : at.keys;
+  const float* q = work.q + first_head * kMaxDim;
+  float dots[2][heads] = {};
+  if (below > kKeysApart)
+    dot_keys<2>(a, at, work, q, key, dots);
+  else if (key < below)
+    dot_keys<1>(a, at, work, q, key, dots);
+  for (int n = 0; n < 2; ++n) {
+    const bool valid = key + n * kKeysApart < below;
+    float* to = work.scores + first_head * kHeadKeys + key + n * kKeysApart;
+    for (int h = 0; h < heads; ++h)
+      to[h * kHeadKeys] = valid ? scale * true_sum(dots[n][h], a.format) : kMasked;
   }
 }
 
@@ -213,19 +249,27 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
   const float masked = exp2_portable((kMasked - used) * kLog2E);
   const bool unscaled = MONOREF_FAULT(attention_p_unscaled);
   const float largest = unscaled ? 1.0F : a.largest;
-  float l = 0.0F;
+  float sums[kWaves];
+  MONOREF_UNROLL
   for (int w = 0; w < kWaves; ++w) {
-    float sum = 0.0F;
+    sums[w] = 0.0F;
     for (int i = w * kWaveKeys; i < (w + 1) * kWaveKeys && exists; i += kHeadThreads) {
       const bool valid = i + lane < at.keys;
       const float p = valid ? exp2_portable((scores[i] - used) * kLog2E) : masked;
       const std::uint32_t code = valid ? e4m3_of(p * largest, a.format) : 0;
       scores[i] = carried_value(code, a.format);
-      sum += MONOREF_FAULT(attention_l_of_rounded_p) ? float_of_e4m3(code, a.format) / largest : p;
+      sums[w] +=
+          MONOREF_FAULT(attention_l_of_rounded_p) ? float_of_e4m3(code, a.format) / largest : p;
     }
-    for (int mask = kHeadThreads / 2; mask > 0; mask /= 2) sum += simt::shuffle_xor(sum, mask);
-    if (MONOREF_FAULT(attention_l_of_masked_waves_skipped) && w * kWaveKeys >= at.keys) sum = 0.0F;
-    l = w == 0 ? sum : l + sum;
+  }
+  float l = 0.0F;
+  MONOREF_UNROLL
+  for (int w = 0; w < kWaves; ++w) {
+    for (int mask = kHeadThreads / 2; mask > 0; mask /= 2)
+      sums[w] += simt::shuffle_xor(sums[w], mask);
+    if (MONOREF_FAULT(attention_l_of_masked_waves_skipped) && w * kWaveKeys >= at.keys)
+      sums[w] = 0.0F;
+    l = w == 0 ? sums[0] : l + sums[w];
   }
   if (!exists || lane != 0) return;
   work.normaliser[head] = rcp(l > 0.0F ? l : 1.0F);
@@ -244,8 +288,8 @@ MONOREF_DEVICE simt::Vec16 zero_behind(simt::Vec16 run, std::int32_t keys) {
 }
 
 /// One dim of a page of V.
-MONOREF_DEVICE simt::Vec16 load_values(const Attention& a, const Partition& at,
-                                       const Workspace& work, std::int32_t page, std::int32_t dim) {
+MONOREF_DEVICE simt::Vec16 load_page(const Attention& a, const Partition& at, const Workspace& work,
+                                     std::int32_t page, std::int32_t dim) {
   const PagePlace place{work.pages[page], 0};
   const std::uint8_t* cache = in_global(a.v_cache);
   simt::Vec16 run = simt::load16(cache + v_element(a.shape, place, at.kv_head, dim));
@@ -260,20 +304,73 @@ MONOREF_DEVICE simt::Vec16 load_values(const Attention& a, const Partition& at,
   return zero_behind(run, at.keys - page * kPageTokens);
 }
 
-/// Continues the chains of this thread's dim with `heads` heads by the keys of one page. `weights`
-/// is where the page begins in the first of them.
+/// One dim of a wave's keys.
+struct WaveValues {
+  simt::Vec16 page[kWavePages];
+};
+
+/// Loads this thread's dim of a wave's keys; of a head_dim below 128 some threads have none, and go
+/// along with the last.
+MONOREF_DEVICE WaveValues load_wave(const Attention& a, const Partition& at, const Workspace& work,
+                                    std::int32_t wave) {
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  const std::int32_t dim = thread % kMaxDim, last = a.shape.head_dim - 1;
+  WaveValues values;
+  MONOREF_UNROLL
+  for (int i = 0; i < kWavePages; ++i)
+    values.page[i] = load_page(a, at, work, wave * kWavePages + i, dim < last ? dim : last);
+  return values;
+}
+
+/// Waves whose values are summed. Those without a key below the context would add products of
+/// zeros, which change nothing; so they are left out, unless V is not zeroed and may hold NaN.
+MONOREF_DEVICE std::int32_t waves_of_partition(const Attention& a, const Partition& at) {
+  if (!a.zeroes_values || MONOREF_FAULT(attention_v_not_zeroed)) return kWaves;
+  return (at.keys + kWaveKeys - 1) / kWaveKeys;
+}
+
+/// The wave whose turn comes after `step` others.
+MONOREF_DEVICE std::int32_t wave_of_step(std::int32_t step, std::int32_t waves) {
+  return MONOREF_FAULT(attention_waves_reversed) && waves > 0 ? waves - 1 - step : step;
+}
+
+/// Continues the chains of a dim with `heads` heads by the keys of one page. `weights` is where the
+/// page begins in the first of them.
 template <int heads>
-MONOREF_DEVICE void weigh_page(const Attention& a, const simt::Vec16& run, const float* weights,
-                               float (&sums)[heads]) {
+MONOREF_DEVICE void weigh_page(const simt::Vec16& run, const float* weights, float (&sums)[heads]) {
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const Four v = field_values(run.word[i], a.format);
+    const Four v = field_values(run.word[i]);
     for (int h = 0; h < heads; ++h) {
       const Four p = load_staged(weights + h * kHeadKeys + 4 * i);
       for (int j = 0; j < 4; ++j) sums[h] = simt::fma(p.value[j], v.value[j], sums[h]);
       compute_here(sums[h]);
     }
   }
+}
+
+/// Sums the values of this thread's dim with heads first_head .. first_head + heads - 1. `ahead` is
+/// the first wave's.
+template <int heads>
+MONOREF_DEVICE void sum_values(const Attention& a, const Partition& at, const Workspace& work,
+                               WaveValues ahead, std::int32_t first_head, float (&totals)[heads]) {
+  const std::int32_t waves = waves_of_partition(a, at);
+  std::uint32_t marks = 0;
+  MONOREF_KEEP_LOOP
+  for (std::int32_t step = 0; step < waves; ++step) {
+    const WaveValues values = ahead;
+    ahead = load_wave(a, at, work, wave_of_step(step + 1 < waves ? step + 1 : step, waves));
+    const float* weights =
+        work.scores + first_head * kHeadKeys + wave_of_step(step, waves) * kWaveKeys;
+    float sums[heads] = {};
+    MONOREF_UNROLL
+    for (int i = 0; i < kWavePages; ++i) {
+      marks |= nan_marks(values.page[i], a.format);
+      weigh_page(values.page[i], weights + i * kPageTokens, sums);
+    }
+    for (int h = 0; h < heads; ++h) totals[h] = step == 0 ? sums[h] : totals[h] + sums[h];
+  }
+  for (float& total : totals) total = unless_nan(marks, total);
 }
 
 MONOREF_DEVICE float output_scale(const Attention& a, std::int32_t kv_head) {
@@ -283,42 +380,21 @@ MONOREF_DEVICE float output_scale(const Attention& a, std::int32_t kv_head) {
   return v_scale * (1.0F / (MONOREF_FAULT(attention_p_unscaled) ? 1.0F : a.largest));
 }
 
-/// Sums the values of one dim for `heads` heads and stores the outputs. Waves without a key below
-/// the context would add products of zeros, which change nothing; so they are left out, unless V is
-/// not zeroed and may hold NaN.
+/// The outputs of this thread's dim and `heads` heads.
 template <int heads>
-MONOREF_DEVICE void sum_values(const Attention& a, const Partition& at, const Workspace& work) {
+MONOREF_DEVICE void make_outputs(const Attention& a, const Partition& at, const Workspace& work,
+                                 const WaveValues& first_wave) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
-  const std::int32_t dim = thread % kMaxDim, first = thread / kMaxDim * heads;
-  if (dim >= a.shape.head_dim || first >= a.group) return;
-  const bool all = !a.zeroes_values || MONOREF_FAULT(attention_v_not_zeroed);
-  const std::int32_t waves = all ? kWaves : (at.keys + kWaveKeys - 1) / kWaveKeys;
+  const std::int32_t dim = thread % kMaxDim, first_head = thread / kMaxDim * heads;
+  if (dim >= a.shape.head_dim || first_head >= a.group) return;
   float totals[heads] = {};
-  const std::int32_t last = waves - 1;
-  const bool reversed = MONOREF_FAULT(attention_waves_reversed);
-  simt::Vec16 ahead[kWavePages] = {};
-  for (int i = 0; i < kWavePages && waves > 0; ++i)
-    ahead[i] = load_values(a, at, work, (reversed ? last : 0) * kWavePages + i, dim);
-  MONOREF_KEEP_LOOP
-  for (std::int32_t w = 0; w < waves; ++w) {
-    const std::int32_t wave = reversed ? last - w : w;
-    const std::int32_t next = w == last ? wave : reversed ? wave - 1 : wave + 1;
-    float sums[heads] = {};
-    MONOREF_UNROLL
-    for (int i = 0; i < kWavePages; ++i) {
-      const simt::Vec16 run = ahead[i];
-      ahead[i] = load_values(a, at, work, next * kWavePages + i, dim);
-      weigh_page(a, run, work.scores + first * kHeadKeys + wave * kWaveKeys + i * kPageTokens,
-                 sums);
-    }
-    for (int h = 0; h < heads; ++h) totals[h] = w == 0 ? sums[h] : totals[h] + sums[h];
-  }
+  sum_values(a, at, work, first_wave, first_head, totals);
   const float scale = output_scale(a, at.kv_head);
   std::uint16_t* to = in_global(a.o) + at.output(a) * a.shape.head_dim + dim;
   for (int h = 0; h < heads; ++h) {
-    if (first + h >= a.group) continue;
-    const float value = (scale * true_sum(totals[h], a.format)) * work.normaliser[first + h];
-    to[std::int64_t{first + h} * a.shape.head_dim] = bf16_of(value);
+    const std::int32_t head = first_head + h;
+    const float value = (scale * true_sum(totals[h], a.format)) * work.normaliser[head];
+    if (head < a.group) to[std::int64_t{head} * a.shape.head_dim] = bf16_of(value);
   }
 }
 
@@ -327,11 +403,12 @@ template <int heads>
 MONOREF_DEVICE void attend(const Attention& a, const Partition& at, const Workspace& work) {
   stage_partition(a, at, work);
   __syncthreads();
-  score_key<heads>(a, at, work);
+  score_keys<heads / kHalves>(a, at, work);
+  const WaveValues first_wave = load_wave(a, at, work, wave_of_step(0, waves_of_partition(a, at)));
   __syncthreads();
   weigh_keys(a, at, work);
   __syncthreads();
-  sum_values<heads / kHalves>(a, at, work);
+  make_outputs<heads / kHalves>(a, at, work, first_wave);
   __syncthreads();  // the next partition takes the place of this one
 }
 

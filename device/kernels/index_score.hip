@@ -11,9 +11,11 @@
 //           request; none if that row has no more than topk blocks
 //
 // Work. The q_len rows and heads of a request are columns of one pass over its keys. A block of 128
-// threads takes one block of keys at a time, a thread one key. The keys' bytes come in 16 a lane,
-// neighbouring lanes neighbouring bytes, one step ahead of their use, and change hands in shared
-// memory, 128 bytes of each key at a time; the columns wait there as binary32.
+// threads takes one block of keys at a time. The keys' bytes come in 16 a lane, neighbouring lanes
+// neighbouring bytes, one step ahead of their use, and change hands in shared memory, 128 bytes of
+// each key at a time; the columns wait there as binary32. With up to 4 columns a thread has one key
+// and all of them; with more it has two keys and half of the columns, since then what bounds the
+// work is how often shared memory hands out a column's numbers.
 
 #include <cstdint>
 
@@ -32,14 +34,18 @@ namespace {
 
 constexpr int kThreads = kBlockTokens;
 constexpr int kMaxDim = 128;
-constexpr int kMaxColumns = 32;  ///< of one pass; more rows and heads are passes of their own
+constexpr int kMaxColumns = 16;  ///< of one pass; more rows and heads are passes of their own
 constexpr int kPieceBytes = 128;
 constexpr int kPieceRuns = kPieceBytes / kRunBytes;
 /// Distance of two keys in shared memory. 16 bytes of padding, so that lanes that read the same run
 /// of neighbouring keys meet different banks.
 constexpr int kStagedKey = kPieceBytes + kRunBytes;
 constexpr int kStagedBytes = kThreads * kStagedKey;
-constexpr int kGroups = kThreads / 32;  ///< of lanes that find their maxima together
+constexpr int kGroupLanes = 32;  ///< that find their maxima together
+constexpr int kGroups = kThreads / kGroupLanes;
+/// Up to so many columns a thread has one key, and from then on two, this far apart.
+constexpr int kOneKeyColumns = 4;
+constexpr int kKeysApart = kThreads / 2;
 constexpr int kMaxima = kMaxColumns * kGroups;
 
 /// Values of `scaling`.
@@ -50,6 +56,9 @@ struct E4m3Keys {
   static constexpr int kElementBytes = 1;
   E4m3 format;
 
+  MONOREF_MEMBER std::uint32_t marks(const simt::Vec16& run) const {
+    return nan_marks(run, format);
+  }
   /// Four numbers of a run of 16 bytes, number `i` of those in it.
   MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
     return true_values(run.word[i], format);
@@ -58,6 +67,7 @@ struct E4m3Keys {
 struct Bf16Keys {
   static constexpr int kElementBytes = 2;
 
+  MONOREF_MEMBER std::uint32_t marks(const simt::Vec16&) const { return 0; }  // they stay NaN
   MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
     Four numbers;
     for (int j = 0; j < 4; ++j)
@@ -192,7 +202,8 @@ MONOREF_DEVICE PieceRuns load_piece(const Scoring& s, const ScoredBlocks& blocks
   if (id < 0 || id >= s.cache_blocks) return runs;
   std::int64_t offset = id * s.block_bytes;
   if (MONOREF_FAULT(score_block_offset_31_bits)) offset &= 0x7FFFFFFF;
-  const auto thread = static_cast<std::int32_t>(threadIdx.x);
+  auto thread = static_cast<std::int32_t>(threadIdx.x);
+  compute_here(thread);  // or the keys' places would be kept, and dots have no registers
   const std::int32_t byte = piece * kPieceBytes + thread % kPieceRuns * kRunBytes;
   const std::uint8_t* from =
       in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kRunBytes);
@@ -214,74 +225,108 @@ MONOREF_DEVICE void stage_piece(const PieceRuns& runs, std::uint8_t* staged) {
   }
 }
 
-/// The dots of a thread's key with the columns of a pass.
+/// The dots of a thread's keys with its columns of a pass.
 struct Dots {
-  float of[kMaxColumns];
+  float of[2][kMaxColumns / 2];
+  std::uint32_t marks[2];  ///< of NaN among the keys' codes
 };
 
-/// Columns first .. first + count - 1 of a pass. Constants, since dots live in registers.
-template <int first_column, int column_count>
-struct ColumnRange {
-  static constexpr int kFirst = first_column;
-  static constexpr int kCount = column_count;
+/// A thread's share of a pass: `keys` keys and `columns` columns. All are constants, since dots
+/// live in registers.
+template <int keys, int columns>
+struct Share {
+  static constexpr int kKeys = keys;
+  static constexpr int kColumns = columns;
+  static constexpr int kKeyThreads = kThreads / keys;
+
+  MONOREF_MEMBER static int key() { return static_cast<int>(threadIdx.x) % kKeyThreads; }
+  MONOREF_MEMBER static int first_column() {
+    return static_cast<int>(threadIdx.x) / kKeyThreads * columns;
+  }
 };
 
-/// Calls `function` with ranges that together hold columns 0 .. count - 1. What becomes of columns
-/// from `count` on is never looked at.
+/// Calls `function` with the smallest share that holds columns 0 .. count - 1. What becomes of
+/// columns from `count` on is never looked at.
 template <class Function>
-MONOREF_DEVICE void with_columns(std::int32_t count, const Function& function) {
-  if (count == 1) {
-    function(ColumnRange<0, 1>{});
-  } else if (count <= 4) {
-    function(ColumnRange<0, 4>{});
-  } else {
-    function(ColumnRange<0, 16>{});
-    if (count > 16) function(ColumnRange<16, 16>{});
-  }
+MONOREF_DEVICE void with_share(std::int32_t count, const Function& function) {
+  if (count == 1)
+    function(Share<1, 1>{});
+  else if (count <= kOneKeyColumns)
+    function(Share<1, kOneKeyColumns>{});
+  else
+    function(Share<2, kMaxColumns / 2>{});
 }
 
-/// Continues the dots with a range of columns by four k. `q` is where those begin in column 0.
-template <class Range>
-MONOREF_DEVICE void add_four(Range, const Four& key, const float* q, Dots* dots) {
-  for (int c = Range::kFirst; c < Range::kFirst + Range::kCount; ++c) {
+/// Continues the dots of a share by four k. `q` is where those begin in its first column.
+template <class S>
+MONOREF_DEVICE void add_four(S, const Four (&keys)[S::kKeys], const float* q, Dots* dots) {
+  for (int c = 0; c < S::kColumns; ++c) {
     const Four x = load_staged(q + c * kMaxDim);
-    for (int j = 0; j < 4; ++j) dots->of[c] = simt::fma(x.value[j], key.value[j], dots->of[c]);
-    compute_here(dots->of[c]);
+    for (int n = 0; n < S::kKeys; ++n) {
+      float* dot = &dots->of[n][c];
+      for (int j = 0; j < 4; ++j) *dot = simt::fma(x.value[j], keys[n].value[j], *dot);
+      compute_here(*dot);
+    }
   }
 }
 
-/// Continues the dots by a run of 16 bytes.
-template <class Keys, class Range>
-MONOREF_DEVICE void add_run(Range range, const Keys& keys, const simt::Vec16& run, const float* q,
-                            Dots* dots) {
-  constexpr int kFours = kRunBytes / Keys::kElementBytes / 4;
+/// Continues the dots of a share by one run of each of its keys.
+template <class Keys, class S>
+MONOREF_DEVICE void add_run(S share, const Keys& keys, const simt::Vec16 (&run)[S::kKeys],
+                            const float* q, Dots* dots) {
   MONOREF_UNROLL
-  for (int i = 0; i < kFours; ++i) add_four(range, keys.four(run, i), q + 4 * i, dots);
-}
-
-/// Continues the dots by `runs` runs of the thread's staged key.
-template <class Keys, class Range>
-MONOREF_DEVICE void add_runs(Range range, const Keys& keys, const std::uint8_t* key, const float* q,
-                             std::int32_t runs, Dots* dots) {
-  constexpr int kRunDims = kRunBytes / Keys::kElementBytes;
-  MONOREF_KEEP_LOOP
-  for (std::int32_t r = 0; r < runs; ++r)
-    add_run(range, keys, simt::load16(key + r * kRunBytes), q + r * kRunDims, dots);
-}
-
-/// The maxima of groups of 32 keys for a range of columns, into best[column][group]. All threads
-/// come here; `key` is this thread's place in the sequence.
-template <class Range>
-MONOREF_DEVICE void find_maxima(Range, const Dots& dots, std::int32_t key,
-                                const std::int32_t* contexts, std::int32_t* best) {
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int c = Range::kFirst; c < Range::kFirst + Range::kCount; ++c) {
-    std::int32_t rank = key < contexts[c] ? rank_of(dots.of[c]) : kLowestRank;
-    if (MONOREF_FAULT(score_nan_dropped) && dots.of[c] != dots.of[c]) rank = kLowestRank;
-    if (MONOREF_FAULT(score_maximum_from_zero)) rank = larger_rank(rank, 0);
-    rank = largest_rank_of_lanes<32>(rank);
-    if (thread % 32 == 0) best[c * kGroups + thread / 32] = rank;
+  for (int i = 0; i < kRunBytes / Keys::kElementBytes / 4; ++i) {
+    Four four[S::kKeys];
+    for (int n = 0; n < S::kKeys; ++n) four[n] = keys.four(run[n], i);
+    add_four(share, four, q + 4 * i, dots);
   }
+}
+
+/// Continues the dots of a share by `runs` runs of its staged keys, of which `first_key` is the
+/// first.
+template <class Keys, class S>
+MONOREF_DEVICE void add_runs(S share, const Keys& keys, const std::uint8_t* first_key,
+                             const float* q, std::int32_t runs, Dots* dots) {
+  MONOREF_KEEP_LOOP
+  for (std::int32_t r = 0; r < runs; ++r) {
+    simt::Vec16 run[S::kKeys];
+    for (int n = 0; n < S::kKeys; ++n) {
+      run[n] = simt::load16(first_key + n * kKeysApart * kStagedKey + r * kRunBytes);
+      dots->marks[n] |= keys.marks(run[n]);
+    }
+    add_run(share, keys, run, q + r * (kRunBytes / Keys::kElementBytes), dots);
+  }
+}
+
+/// The maxima of groups of lanes for the columns of a share, into best[column][group]. All threads
+/// come here; `first_key` is the place of the block in the sequence.
+template <class S>
+MONOREF_DEVICE void find_maxima(S, const Dots& dots, std::int32_t first_key,
+                                const std::int32_t* contexts, std::int32_t* best) {
+  const int group = S::key() / kGroupLanes;
+  for (int c = 0; c < S::kColumns; ++c) {
+    const int column = S::first_column() + c;
+    std::int32_t rank = kLowestRank;
+    for (int n = 0; n < S::kKeys; ++n) {
+      const float dot = unless_nan(dots.marks[n], dots.of[n][c]);
+      if (first_key + S::key() + n * kKeysApart >= contexts[column]) continue;
+      if (MONOREF_FAULT(score_nan_dropped) && dot != dot) continue;
+      rank = larger_rank(rank, rank_of(dot));
+    }
+    if (MONOREF_FAULT(score_maximum_from_zero)) rank = larger_rank(rank, 0);
+    rank = largest_rank_of_lanes<kGroupLanes>(rank);
+    if (S::key() % kGroupLanes == 0) best[column * kGroups + group] = rank;
+  }
+}
+
+/// The rank of a column's maximum: of the groups that had its keys.
+MONOREF_DEVICE std::int32_t best_of_column(const Columns& columns, const std::int32_t* best,
+                                           std::int32_t column) {
+  const int groups = columns.count <= kOneKeyColumns ? kGroups : kGroups / 2;
+  std::int32_t rank = best[column * kGroups];
+  for (int group = 1; group < groups; ++group)
+    rank = larger_rank(rank, best[column * kGroups + group]);
+  return rank;
 }
 
 /// Stores the scores of one block, a column a thread.
@@ -289,13 +334,12 @@ MONOREF_DEVICE void store_scores(const Scoring& s, const Columns& columns, std::
                                  const std::int32_t* best) {
   const auto c = static_cast<std::int32_t>(threadIdx.x);
   if (c >= columns.count) return;
-  std::int32_t rank = best[c * kGroups];
-  for (int group = 1; group < kGroups; ++group) rank = larger_rank(rank, best[c * kGroups + group]);
+  std::int32_t rank = best_of_column(columns, best, c);
   if (MONOREF_FAULT(score_maximum_over_heads)) {
     const std::int32_t head_0 = c - head_of_column(s, columns, c);
     for (std::int32_t other = head_0; other < head_0 + s.heads; ++other)
-      for (int group = 0; group < kGroups && other >= 0 && other < columns.count; ++group)
-        rank = larger_rank(rank, best[other * kGroups + group]);
+      if (other >= 0 && other < columns.count)
+        rank = larger_rank(rank, best_of_column(columns, best, other));
   }
   float score = float_of_rank(rank);
   if (s.scaling == kScalingLog2 && !MONOREF_FAULT(score_scale_dropped))
@@ -325,7 +369,6 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
                                   const ScoredBlocks& blocks, const Workspace& work) {
   const std::int32_t row_bytes = s.dim * Keys::kElementBytes;
   const std::int32_t pieces = (row_bytes + kPieceBytes - 1) / kPieceBytes;
-  const int thread = static_cast<int>(threadIdx.x);
   std::int32_t done = -1;  // the block whose maxima wait to be stored
   PieceRuns ahead = load_piece(s, blocks, blocks.first, 0, row_bytes);
   for (std::int32_t block = blocks.first; block < blocks.end; block += blocks.step) {
@@ -339,16 +382,16 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
       ahead = load_piece(s, blocks, last ? block + blocks.step : block, last ? 0 : piece + 1,
                          row_bytes);
       const std::int32_t left = row_bytes - piece * kPieceBytes;
-      if (thread < keys_of_block(blocks, block)) {
-        const float* q = work.q + piece * (kPieceBytes / Keys::kElementBytes);
-        const std::int32_t runs = (left < kPieceBytes ? left : kPieceBytes) / kRunBytes;
-        with_columns(pass.count, [&](auto range) {
-          add_runs(range, keys, work.keys + thread * kStagedKey, q, runs, &dots);
-        });
-      }
+      const float* q = work.q + piece * (kPieceBytes / Keys::kElementBytes);
+      const std::int32_t runs = (left < kPieceBytes ? left : kPieceBytes) / kRunBytes;
+      with_share(pass.count, [&](auto share) {
+        if (share.key() < keys_of_block(blocks, block))
+          add_runs(share, keys, work.keys + share.key() * kStagedKey,
+                   q + share.first_column() * kMaxDim, runs, &dots);
+      });
     }
-    with_columns(pass.count, [&](auto range) {
-      find_maxima(range, dots, block * kBlockTokens + thread, work.contexts, work.best);
+    with_share(pass.count, [&](auto share) {
+      find_maxima(share, dots, block * kBlockTokens, work.contexts, work.best);
     });
     done = block;
   }
@@ -408,9 +451,9 @@ MONOREF_DEVICE bool is_legal(const Scoring& s) {
 //          world, rank, shard_from: in requests of more than shard_from blocks (by the last row)
 //                    only blocks rank, rank + world, ... are scored; world 1: all
 // Launch   Blocks of exactly 128 threads. Any grid: x goes over the listed blocks of a request, y
-//          over requests, z over sets of 32 columns (rows and heads of a request; the keys are read
-//          once for each). Dynamic shared memory: 512 bytes times 1, 4, 16 or 32, the first that is
-//          not below min(q_len * heads, 32).
+//          over requests, z over sets of 16 columns (rows and heads of a request; the keys are read
+//          once for each). Dynamic shared memory: 512 bytes times 1, 4 or 16, the first that is not
+//          below min(q_len * heads, 16).
 // Misuse   Other sizes and blocks write nothing. A block id outside the cache stands for keys of
 //          zeros; columns of the table at or behind `width` are not listed.
 MONOREF_KERNEL(128)

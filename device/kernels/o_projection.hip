@@ -73,7 +73,7 @@ struct StepWeights {
 MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at,
                                         std::int32_t step) {
   if (step >= p.steps()) step = p.steps() - 1;
-  const std::uint8_t* tile = p.weights + at.row_tile * kTileRows * p.width;
+  const std::uint8_t* tile = in_global(p.weights) + at.row_tile * kTileRows * p.width;
   const std::uint8_t* from = tile + std::int64_t{step} * kStep * kTileRows + at.row * 16;
   StepWeights weights;
   MONOREF_UNROLL
@@ -85,37 +85,61 @@ MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at
   return weights;
 }
 
-/// Decodes step `step` of every slice of the tile's tokens into staged [token][slice][k]. All
-/// threads come here.
-MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, std::int32_t step,
-                                 float* staged) {
+/// Which run of the staged tokens is number `n` of this thread's.
+struct TokenRun {
+  int token, slice, run;
+};
+MONOREF_DEVICE TokenRun token_run(int n) {
   constexpr int kTokenRuns = kSlices * kStepRuns;
-  const int runs = at.tokens * kTokenRuns;
-  for (int i = static_cast<int>(threadIdx.x); i < runs; i += static_cast<int>(blockDim.x)) {
-    const int token = i / kTokenRuns, slice = i / kStepRuns % kSlices, run = i % kStepRuns;
-    const std::int32_t in_row = slice * p.steps_of_slice() + step;
-    if (in_row >= p.steps()) continue;
-    const std::uint8_t* from =
-        p.x8 + (at.first_token + token) * p.x8_row_stride + std::int64_t{in_row} * kStep + run * 16;
-    simt::Vec16 codes{};
+  const int i = static_cast<int>(threadIdx.x) + n * static_cast<int>(blockDim.x);
+  return {i / kTokenRuns, i / kStepRuns % kSlices, i % kStepRuns};
+}
+
+/// A thread's part of the tokens of one step: every token has 32 runs, eight tokens are shared by
+/// 64 threads.
+struct StepTokens {
+  simt::Vec16 run[kTeamTokens / 2];
+};
+
+/// Loads this thread's part of step `step` of every slice. What does not exist gives zeros.
+MONOREF_DEVICE StepTokens load_tokens(const Projection& p, const TilePlace& at, std::int32_t step) {
+  StepTokens tokens{};
+  MONOREF_UNROLL
+  for (int n = 0; n < kTeamTokens / 2; ++n) {
+    const TokenRun place = token_run(n);
+    const std::int32_t in_row = place.slice * p.steps_of_slice() + step;
+    if (place.token >= at.tokens || in_row >= p.steps()) continue;
+    const std::uint8_t* from = in_global(p.x8) + (at.first_token + place.token) * p.x8_row_stride +
+                               std::int64_t{in_row} * kStep + place.run * 16;
     if (aligned16(from)) {
-      codes = simt::load16(from);
+      tokens.run[n] = simt::load16(from);
     } else {
-      for (int j = 0; j < 16; ++j) codes.word[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
+      for (int j = 0; j < 16; ++j) tokens.run[n].word[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
     }
-    float* to = staged + token * kStagedToken + slice * kStagedSlice + run * 16;
-    for (int j = 0; j < 4; ++j) store_staged(to + 4 * j, carried_values(codes.word[j], p.format));
+  }
+  return tokens;
+}
+
+/// Decodes what `load_tokens` has brought into staged [token][slice][k].
+MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const StepTokens& tokens,
+                                 float* staged) {
+  MONOREF_UNROLL
+  for (int n = 0; n < kTeamTokens / 2; ++n) {
+    const TokenRun place = token_run(n);
+    if (place.token >= at.tokens) continue;
+    float* to = staged + place.token * kStagedToken + place.slice * kStagedSlice + place.run * 16;
+    for (int j = 0; j < 4; ++j)
+      store_staged(to + 4 * j, carried_values(tokens.run[n].word[j], p.format));
   }
 }
 
 /// Continues the chains of this thread's row with `tokens` tokens by 16 k, which begin at `x` in
 /// the first of them.
 template <int tokens>
-MONOREF_DEVICE void add_run(const simt::Vec16& codes, const E4m3& format, const float* x,
-                            float (&sums)[kTeamTokens]) {
+MONOREF_DEVICE void add_run(const simt::Vec16& codes, const float* x, float (&sums)[kTeamTokens]) {
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const Four w = field_values(codes.word[i], format);
+    const Four w = field_values(codes.word[i]);
     for (int token = 0; token < tokens; ++token) {
       const Four values = load_staged(x + token * kStagedToken + 4 * i);
       for (int j = 0; j < 4; ++j) sums[token] = simt::fma(values.value[j], w.value[j], sums[token]);
@@ -125,26 +149,26 @@ MONOREF_DEVICE void add_run(const simt::Vec16& codes, const E4m3& format, const 
 }
 
 template <int tokens>
-MONOREF_DEVICE void add_step(const StepWeights& weights, const E4m3& format, const float* x,
+MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x,
                              float (&sums)[kTeamTokens]) {
   MONOREF_UNROLL
   for (int i = 0; i < kStepRuns; ++i) {
     const int run = MONOREF_FAULT(oproj_k_order_reversed) ? kStepRuns - 1 - i : i;
-    add_run<tokens>(weights.run[run], format, x + run * 16, sums);
+    add_run<tokens>(weights.run[run], x + run * 16, sums);
   }
 }
 
 /// The same with as few tokens too many as there are texts for: what they give is not looked at.
-MONOREF_DEVICE void add_step(const StepWeights& weights, const E4m3& format, const float* x,
-                             std::int32_t tokens, float (&sums)[kTeamTokens]) {
+MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x, std::int32_t tokens,
+                             float (&sums)[kTeamTokens]) {
   if (tokens == 1)
-    add_step<1>(weights, format, x, sums);
+    add_step<1>(weights, x, sums);
   else if (tokens <= 2)
-    add_step<2>(weights, format, x, sums);
+    add_step<2>(weights, x, sums);
   else if (tokens <= 4)
-    add_step<4>(weights, format, x, sums);
+    add_step<4>(weights, x, sums);
   else
-    add_step<kTeamTokens>(weights, format, x, sums);
+    add_step<kTeamTokens>(weights, x, sums);
 }
 
 /// How many of the tile's tokens this thread's team has.
@@ -162,16 +186,25 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* s
   const std::int32_t first = slice * steps;
   const std::int32_t tokens = tokens_of_team(at);
   const float* x = staged + at.team * kTeamTokens * kStagedToken + slice * kStagedSlice;
+  StepTokens tokens_ahead = load_tokens(p, at, 0);
   StepWeights weights = load_weights(p, at, first);
+  std::uint32_t marks = 0;
   MONOREF_KEEP_LOOP
   for (std::int32_t step = 0; step < steps; ++step) {
-    const StepWeights ahead = load_weights(p, at, first + (step + 1 < steps ? step + 1 : step));
+    const std::int32_t next = step + 1 < steps ? step + 1 : step;
+    const StepWeights ahead = load_weights(p, at, first + next);
     __syncthreads();  // what is staged has been used
-    stage_tokens(p, at, step, staged);
+    stage_tokens(p, at, tokens_ahead, staged);
     __syncthreads();
-    if (tokens > 0 && first + step < p.steps()) add_step(weights, p.format, x, tokens, sums);
+    tokens_ahead = load_tokens(p, at, next);
+    if (tokens > 0 && first + step < p.steps()) {
+      MONOREF_UNROLL
+      for (int i = 0; i < kStepRuns; ++i) marks |= nan_marks(weights.run[i], p.format);
+      add_step(weights, x, tokens, sums);
+    }
     weights = ahead;
   }
+  for (float& sum : sums) sum = unless_nan(marks, sum);
 }
 
 /// Adds the slices' sums of the tile's outputs, applies the scales and stores. `partials` is
@@ -188,9 +221,11 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
       const float part = of_token[taken * kTileRows];
       dot += MONOREF_FAULT(oproj_partials_in_bf16) ? rounded_to_bf16(part) : part;
     }
-    const float x_scale = p.x_scale[MONOREF_FAULT(oproj_x_scale_of_first_token) ? 0 : token];
-    const float w_scale = p.w_scale[MONOREF_FAULT(oproj_w_scale_of_wrong_row) ? row ^ 1 : row];
-    p.out[token * p.out_row_stride + row] = bf16_of((dot * x_scale) * w_scale);
+    const float x_scale =
+        in_global(p.x_scale)[MONOREF_FAULT(oproj_x_scale_of_first_token) ? 0 : token];
+    const float w_scale =
+        in_global(p.w_scale)[MONOREF_FAULT(oproj_w_scale_of_wrong_row) ? row ^ 1 : row];
+    in_global(p.out)[token * p.out_row_stride + row] = bf16_of((dot * x_scale) * w_scale);
   }
 }
 
@@ -231,22 +266,24 @@ monoref_o_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const f
                      const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
                      std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
                      std::int32_t width, std::int32_t encoding) {
+  MONOREF_SHARED(Projection, kept, 1);
   MONOREF_DYNAMIC_SHARED(float, shared);
   static_assert(kStagedToken * sizeof(float) == 2112);
   if (width < kStep || width % kStep != 0 || rows % kTileRows != 0) return;
   const int teams = static_cast<int>(blockDim.x) / kTeamThreads;
   if (blockDim.x % kTeamThreads != 0 || teams > kMaxTeams) return;
-  const Projection p{x8,
-                     x8_row_stride,
-                     x_scale,
-                     weights,
-                     w_scale,
-                     out,
-                     out_row_stride,
-                     tokens,
-                     rows,
-                     width,
-                     e4m3_format(encoding, kOverflowNan)};
+  const Projection given{x8,
+                         x8_row_stride,
+                         x_scale,
+                         weights,
+                         w_scale,
+                         out,
+                         out_row_stride,
+                         tokens,
+                         rows,
+                         width,
+                         e4m3_format(encoding, kOverflowNan)};
+  const Projection& p = kept_in_shared(kept, given);
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t tile_tokens = std::int64_t{teams} * kTeamTokens;
   for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {

@@ -266,7 +266,7 @@ MONOREF_DEVICE HalfWeights decode_half(const ChunkWeights& weights, const E4m3& 
   MONOREF_UNROLL
   for (int i = 0; i < 2 * kPieces; ++i) {
     const std::uint32_t word = weights.piece[i / 2].word[i % 2];
-    half.four[i] = finite_field_values(word);
+    half.four[i] = field_values(word);
     chains.nan_marks |= nan_marks(word, format);
   }
   return half;

@@ -45,6 +45,8 @@ MONOREF_DEVICE void compute_here([[maybe_unused]] float& value) {
 MONOREF_DEVICE void compute_here([[maybe_unused]] std::int32_t& value) {
 #if defined(__HIP__)
   __asm__ volatile("" : "+v"(value));
+#elif defined(__CUDACC__)
+  __asm__ volatile("" : "+r"(value));
 #endif
 }
 

@@ -192,11 +192,13 @@ void reference(const Case& item, Outputs& out) {
   index_score_fast(input_of(item), {out[0].tensor.view<float, 3>()});
 }
 
+constexpr std::uint32_t kPassColumns = 16;  ///< rows and heads that the kernel takes at once
+
 /// Columns of one pass that the kernel's dynamic shared memory must hold.
 std::uint32_t pass_columns(std::int64_t columns) {
-  for (const std::uint32_t size : {1u, 4u, 16u})
+  for (const std::uint32_t size : {1u, 4u})
     if (columns <= size) return size;
-  return 32;
+  return kPassColumns;
 }
 
 template <class Element, class... Encoding>
@@ -214,7 +216,7 @@ void launch_as(const char* kernel, const Case& item, const Launcher& launcher,
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(table.dims[1], 1, 3)),
       .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(requests, 1, 4)),
-      .blocks_z = static_cast<std::uint32_t>((columns + 31) / 32),
+      .blocks_z = static_cast<std::uint32_t>((columns + kPassColumns - 1) / kPassColumns),
       .threads_x = 128,
       .shared_bytes = 512 * pass_columns(columns)};
   launcher.run(kernel, grid, launcher.address<const std::uint16_t>("index_q"), q.strides[0],

@@ -171,11 +171,8 @@ std::vector<u32> score_kernel(const ScoreCase& c, const Launch& launch, bool of_
   const auto q = bench.add(c.q);
   const auto keys = c.bf16_keys ? bench.add(c.keys16) : bench.add(c.keys8);
   const auto tables = bench.add(table), lens = bench.add(lengths), scores = bench.add(before);
-  const i32 columns = std::min(c.q_len * c.heads, 32);
-  const Grid grid = launch.grid(128, 512 * static_cast<u32>(columns == 1    ? 1
-                                                            : columns <= 4  ? 4
-                                                            : columns <= 16 ? 16
-                                                                            : 32));
+  const i32 columns = c.q_len * c.heads;
+  const Grid grid = launch.grid(128, columns == 1 ? 512 : columns <= 4 ? 4 * 512 : 16 * 512);
   const i64 row_stride = c.heads * c.width;
   const i32 scaling = c.scaled ? 1 : 0, tables_of = of_requests ? 1 : 0, encoding = c.fnuz ? 1 : 0;
   const i32 width = static_cast<i32>(c.width);
