@@ -81,11 +81,16 @@ Stage with_checked_inputs(Stage stage) {
   return stage;
 }
 
-std::int32_t int32_parameter(const Case& item, const std::string& key) {
+std::int64_t ranged_parameter(const Case& item, const std::string& key, std::int64_t low,
+                              std::int64_t high) {
   const std::int64_t value = item.integer(key);
-  if (!fits_int32(value))
-    refuse("{}: {} is {}, must be {} to {}", item.stage, key, value, kInt32Min, kInt32Max);
-  return static_cast<std::int32_t>(value);
+  if (value < low || value > high)
+    refuse("{}: {} is {}, must be {} to {}", item.stage, key, value, low, high);
+  return value;
+}
+
+std::int32_t int32_parameter(const Case& item, const std::string& key) {
+  return static_cast<std::int32_t>(ranged_parameter(item, key, kInt32Min, kInt32Max));
 }
 
 bool flag_parameter(const Case& item, const std::string& key) {

@@ -19,6 +19,9 @@ void check_inputs(const Stage& stage, const Case& item);
 /// The stage with `check_inputs` before its `outputs`; as it is if it lists no inputs.
 Stage with_checked_inputs(Stage stage);
 
+/// An integer parameter of a case. Refuses one outside `low` to `high`.
+std::int64_t ranged_parameter(const Case& item, const std::string& key, std::int64_t low,
+                              std::int64_t high);
 /// An integer parameter of a case that a kernel takes in 32 bits. Refuses others.
 std::int32_t int32_parameter(const Case& item, const std::string& key);
 /// A parameter that is 0 or 1. Refuses others.

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "reference/contract.hpp"
 #include "reference/error.hpp"
 #include "reference/integer_division.hpp"
+#include "reference/stage_checks.hpp"
 
 namespace monoref {
 
@@ -64,10 +66,10 @@ inline void check_block_selection(std::string_view stage, const BlockSelection& 
     refuse("{}: block_size is {}, must be at least 1", stage, selection.block_size);
   if (selection.topk < 1 || selection.topk > 64)
     refuse("{}: topk is {}, must be 1 to 64", stage, selection.topk);
-  if (selection.init_blocks < 0)
-    refuse("{}: init_blocks is {}, must be at least 0", stage, selection.init_blocks);
-  if (selection.local_blocks < 0)
-    refuse("{}: local_blocks is {}, must be at least 0", stage, selection.local_blocks);
+  for (const auto& [name, pinned] : {std::pair{"init_blocks", selection.init_blocks},
+                                     std::pair{"local_blocks", selection.local_blocks}})
+    if (pinned < 0 || pinned > kInt32Max)
+      refuse("{}: {} is {}, must be 0 to {}", stage, name, pinned, kInt32Max);
 }
 
 }  // namespace monoref

@@ -2,7 +2,9 @@
 // dense layers leave to the final norm.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/runner.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -16,6 +18,9 @@ namespace {
 
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kMaxRows = 16;
+constexpr std::int64_t kMaxSteps = 64;
+/// Sparse layers; a mask of 64 bits has one for each state between layers.
+constexpr std::int64_t kMaxLayers = 60;
 
 std::string step_name(std::int64_t step) {
   return fmt::format("s{}.", step);
@@ -267,8 +272,12 @@ StepRequest step_request(const Case& item, std::int64_t step) {
   return request;
 }
 
-/// Refuses a step that the runner would not be given.
+/// Refuses a step that the runner would not be given, and more of them than a case can have: before
+/// any link is made, of which there are some for each.
 void check_admission(const Case& item) {
+  ranged_parameter(item, "steps", 1, kMaxSteps);
+  ranged_parameter(item, "layers", 1, kMaxLayers);
+  ranged_parameter(item, "aux_mask", 0, std::numeric_limits<std::int64_t>::max());
   for (std::int64_t step = 0; step < item.integer("steps"); ++step)
     if (const auto refusal = admit_step(step_request(item, step), ModelShape{}))
       refuse("{}", refusal->message);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "fuzz/runner.hpp"
 
@@ -162,6 +163,26 @@ std::string refusal_of_parameter(const std::string& stage, const std::string& ke
   if (known == item.scalars.end()) return "there is no such parameter";
   known->value = std::move(value);
   return refusal_of(item);
+}
+
+TEST(StageInputs, ChainsOfMoreThanACaseCanHaveAreRefusedBeforeTheyAreMade) {
+  const auto refusal = [](const char* stage, const char* key, std::int64_t value) {
+    Case item = build_case(parse_line(std::string("stage=") + stage + ";seed=3"));
+    for (NamedScalar& scalar : item.scalars)
+      if (scalar.name == key) scalar.value = value;
+    return refusal_of(item);
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t value : {std::int64_t{0}, std::int64_t{-1}, kMost}) {
+    EXPECT_EQ(refusal("sparse_layer", "ranks", value),
+              fmt::format("sparse_layer: ranks is {}, must be 1 to 8", value));
+    EXPECT_EQ(refusal("decode_step", "layers", value),
+              fmt::format("decode_step: layers is {}, must be 1 to 60", value));
+    EXPECT_EQ(refusal("decode_step", "steps", value),
+              fmt::format("decode_step: steps is {}, must be 1 to 64", value));
+  }
+  EXPECT_EQ(refusal("decode_step", "aux_mask", -1),
+            "decode_step: aux_mask is -1, must be 0 to 9223372036854775807");
 }
 
 TEST(StageInputs, ParametersThatDoNotFitAreRefused) {

@@ -309,9 +309,9 @@ TEST(IndexScore, RefusalsNameTheArgument) {
   EXPECT_EQ(with([](Scoring& s) { s.selection.topk = 65; }),
             "index_score: topk is 65, must be 1 to 64");
   EXPECT_EQ(with([](Scoring& s) { s.selection.init_blocks = -1; }),
-            "index_score: init_blocks is -1, must be at least 0");
+            "index_score: init_blocks is -1, must be 0 to 2147483647");
   EXPECT_EQ(with([](Scoring& s) { s.selection.local_blocks = -1; }),
-            "index_score: local_blocks is -1, must be at least 0");
+            "index_score: local_blocks is -1, must be 0 to 2147483647");
   EXPECT_EQ(with([](Scoring& s) { s.shard.world = 0; }),
             "index_score: world is 0, must be at least 1");
   EXPECT_EQ(with([](Scoring& s) { s.shard = {.world = 4, .rank = 4}; }),
