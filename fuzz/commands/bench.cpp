@@ -63,6 +63,18 @@ void executor(benchmark::State& state) {
       static_cast<double>(state.iterations()) * kBlocks * kThreads, benchmark::Counter::kIsRate);
 }
 
+/// The reference of one layer of the model's size on one rank, for 16 tokens with contexts of 2,560
+/// keys. Drawing its weights is not measured.
+void full_layer(benchmark::State& state, std::string_view weights) {
+  const Case item = build_case(parse_line(fmt::format(
+      "stage=sparse_layer;contract=mono;seed=1;requests=16;blocks=20;lengths=full;hidden_units=12;"
+      "inter_units=6;experts=128;live_experts=64;head_units=4;topk_blocks=16;weights={}",
+      weights)));
+  const Stage& stage = find_stage(item.stage);
+  const std::vector<OutputSpec> specs = stage.outputs(item);
+  for (auto _ : state) benchmark::DoNotOptimize(run_reference(stage, item, specs));
+}
+
 /// `monoref check` of every recording kept with the source, reference and both waves.
 void check_recordings(benchmark::State& state, const std::vector<Runner*>& runners) {
   for (auto _ : state)
@@ -97,6 +109,13 @@ int bench_command(const CommonOptions& common) {
     register_attention_benchmarks();
     register_routing_benchmarks();
     register_expert_benchmarks();
+    for (const char* weights : {"mxfp8", "mxfp4"})
+      benchmark::RegisterBenchmark(
+          fmt::format("layer/full_size/{}", weights).c_str(),
+          [weights](benchmark::State& state) { full_layer(state, weights); })
+          ->UseRealTime()
+          ->MeasureProcessCPUTime()
+          ->Unit(benchmark::kMillisecond);
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
     benchmark::RegisterBenchmark(
         "check/recordings",
