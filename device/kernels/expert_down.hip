@@ -16,10 +16,11 @@
 // The waves' sums are added in order, starting from 0, the shared expert's behind the others.
 //
 // Work. A block makes tiles of 16 rows of the weights for up to 16 tokens. It goes through the
-// units in their order, a batch of up to 16 at a time, each of which has a team of 16 threads; the
-// weights of the next batch arrive while those of this one are multiplied. Then the batch's
-// products are added in order, each wave's accumulators by threads of their own. In the wide form
-// all tokens of an expert share its unit, in the narrow one those of the shared expert.
+// units in their order, in batches of up to 8 visits: a visit is some neighbouring steps of one
+// expert, which a team of 16 threads multiplies one after the other; the weights of the next batch
+// arrive while the last of this one are multiplied. Then the batch's products are added in order,
+// each wave's accumulators by threads of their own. In the wide form all tokens of an expert share
+// its visit, in the narrow one those of the shared expert.
 
 #include <cstdint>
 
@@ -36,12 +37,17 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr int kWaves = 4;       ///< of the order of the sum
-constexpr int kPositions = 16;  ///< units of a batch at most
+constexpr int kWaves = 4;      ///< of the order of the sum
+constexpr int kPositions = 8;  ///< visits of a batch at most
 constexpr int kMaxThreads = kPositions * kTeamThreads;
 constexpr int kMaxSlots = 16;
 constexpr int kMaxExperts = 1024;  ///< the largest id
 constexpr int kMaxInter = 1 << 17;
+/// Products of a visit, of all its steps and tokens.
+constexpr int kVisitProducts = 32;
+/// Distance of two visits' products; the padding puts what two teams store at once into different
+/// banks.
+constexpr int kProductsStride = kVisitProducts * kTileRows + kTileRows;
 
 /// Accumulators: for the routed experts and, where the sum keeps them apart, the shared one.
 constexpr int kSets = 2;
@@ -63,20 +69,13 @@ struct Down {
   std::int32_t wide_from;
   std::int32_t routed_scaling;
   float scaling;
-  std::int32_t threads;            ///< of a block
-  std::int32_t blocks;             ///< of the grid
-  std::uint32_t inverse_of_steps;  ///< 2^32 / steps, rounded up; 0 for 1
+  std::int32_t threads;  ///< of a block
+  std::int32_t blocks;   ///< of the grid
   ExpertStack stack;
 
   MONOREF_MEMBER std::int32_t hidden() const { return stack.rows; }
   MONOREF_MEMBER std::int32_t inter() const { return stack.k; }
   MONOREF_MEMBER std::int32_t steps() const { return inter() / kStep; }
-  /// n / steps(), for n * steps() below 2^32, and what is left.
-  MONOREF_MEMBER std::int32_t whole_steps(std::int32_t n) const {
-    if (steps() == 1) return n;
-    return static_cast<std::int32_t>(
-        std::uint64_t{static_cast<std::uint32_t>(n)} * inverse_of_steps >> 32);
-  }
   /// Tiles of 16 rows of the weights times 16 tokens.
   MONOREF_MEMBER std::int64_t tiles() const {
     return std::int64_t{hidden() / kTileRows} * ((rows + kTileTokens - 1) / kTileTokens);
@@ -88,24 +87,48 @@ struct Down {
   }
 };
 
+/// How an expert's steps are cut into visits.
+struct Cut {
+  std::int32_t span;    ///< steps of a visit; the last may have fewer
+  std::int32_t visits;  ///< of an expert
+};
+
+/// The visits of a tile in the order of their units, the shared expert's last.
+struct VisitList {
+  std::int32_t count;
+  std::int32_t shared_from;
+  Cut routed, shared;
+  std::int32_t shared_unit;     ///< wide: the number of the shared expert's first unit
+  std::uint32_t shared_tokens;  ///< bits of the tokens that have it
+
+  MONOREF_MEMBER const Cut& cut_at(std::int32_t number) const {
+    return number < shared_from ? routed : shared;
+  }
+};
+
 /// What a batch's position holds while its products are added.
 struct Placed {
   std::uint32_t tokens;  ///< bit t: token t of the tile takes part
-  std::int32_t wave;
+  std::int32_t steps;
+  std::int32_t wave;  ///< of the first step; the next step goes to the next
   std::int32_t set;
 };
 
 /// Shared memory of a block.
 struct Work {
-  simt::Vec16 codes[kLoadRuns * kMaxThreads];    ///< each thread's own
-  float operands[kPositions * kTeamStride];      ///< then products [position][n-th token][row]
-  float sums[kSets * kWaves * kTileSums];        ///< accumulators [set][wave][token][row]
-  float weight[kPositions * kTileTokens];        ///< route weights of a batch
-  std::int32_t steps[kPositions * kTileTokens];  ///< a unit's tokens: their steps of mid
-  std::int32_t ids[kTileTokens * kMaxSlots];     ///< of the tile's tokens; -1: names no expert
-  std::uint32_t groups[kMaxExperts + 1];         ///< wide: an expert, and its tokens' bits << 16
-  std::int32_t starts[kTileTokens + 1];          ///< narrow: where a token's units start
+  simt::Vec16 codes[kLoadRuns * kMaxThreads];  ///< each thread's own
+  float operands[kPositions * kTeamStride];
+  float products[kPositions * kProductsStride];       ///< [position][step, n-th token][row]
+  float sums[kSets * kWaves * kTileSums];             ///< accumulators [set][wave][token][row]
+  float weight[kPositions * kTileTokens];             ///< route weights of a batch
+  std::int32_t first_step[kPositions * kTileTokens];  ///< of mid, for a visit's n-th token
+  std::int32_t ids[kTileTokens * kMaxSlots];          ///< of the tile's tokens; -1: names no expert
+  std::uint32_t groups[kMaxExperts + 1];  ///< wide: an expert, and its tokens' bits << 16
+  std::int32_t starts[kTileTokens + 1];   ///< narrow: where a token's visits start
   std::int32_t of_wave[kMaxThreads / 32];
+  std::uint32_t poisoned[kTileRows];  ///< wide: bits of the tokens whose output is NaN
+  std::int32_t most_tokens;           ///< wide: of a routed expert
+  VisitList list;
   Placed placed[kPositions];
   std::uint8_t not_finite[kPositions * kTileRows];  ///< wide: a weight of a position and row is
 };
@@ -117,8 +140,8 @@ struct TilePlace {
   std::int32_t tokens;  ///< of the tile: 1 .. 16
   std::int32_t row_tile;
   int row;        ///< 0 .. 15
-  int position;   ///< of its unit in a batch
-  int positions;  ///< of a batch: 4, 8, 12 or 16
+  int position;   ///< of its team's visit in a batch
+  int positions;  ///< of a batch: 4 or 8
 };
 
 /// Where this thread stands in tile `i` of the launch.
@@ -138,22 +161,15 @@ MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int32_t i) {
           threads / kTileRows};
 }
 
-/// The units of a tile in the order of their addition.
-struct UnitList {
-  std::int32_t count;
-  std::int32_t shared_from;     ///< the shared expert's are the last
-  std::uint32_t shared_tokens;  ///< narrow: bits of the tokens that have it
-};
-
-/// One unit; expert -1: none, or one of a slot that is not routed.
-struct Unit {
+/// Neighbouring steps of an expert; expert -1: there is none, or it is a slot that is not routed.
+struct Visit {
   std::int32_t expert;
-  std::int32_t step;
-  bool fp4;              ///< as all units of its batch
+  std::int32_t first, steps;
+  bool fp4;              ///< as all visits of its batch
   std::uint32_t tokens;  ///< bit t: token t of the tile takes part
-  std::int32_t wave;
+  std::int32_t wave;     ///< of the first step
   std::int32_t set;
-  bool weighs_nothing;
+  bool pads;  ///< narrow: the last step is a token's last unit, and stands in for others
 };
 
 /// The id of pair `pair` of the launch as the kernel knows it: -1 if it names no expert, or the
@@ -203,8 +219,19 @@ MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_
   __syncthreads();
 }
 
+/// Cuts an expert's steps: at most as many to a visit as there is room for the products of `tokens`
+/// tokens, and few enough that `units` of them are shared by all positions.
+MONOREF_DEVICE Cut cut_steps(const Down& p, const TilePlace& at, int tokens, std::int32_t units) {
+  std::int32_t span = kVisitProducts / (tokens > 1 ? tokens : 1);
+  const std::int32_t share = units / at.positions;
+  if (span > share) span = share > 1 ? share : 1;
+  if (span > p.steps()) span = p.steps();
+  const std::int32_t visits = (p.steps() + span - 1) / span;
+  return {(p.steps() + visits - 1) / visits, visits};
+}
+
 /// Lists the experts of the launch with their tokens in this tile. All threads come here.
-MONOREF_DEVICE UnitList list_groups(const Down& p, const TilePlace& at, Work& work) {
+MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& work) {
   auto* named = reinterpret_cast<std::uint8_t*>(work.operands);
   mark_experts(p, at, named);
   const int wave = at.thread / simt::kWave, waves = at.threads / simt::kWave;
@@ -224,19 +251,23 @@ MONOREF_DEVICE UnitList list_groups(const Down& p, const TilePlace& at, Work& wo
       if (i < wave) place += work.of_wave[i];
       count += work.of_wave[i];
     }
-    if (listed)
-      work.groups[place] = static_cast<std::uint32_t>(id) | tokens_of(p, at, work, id) << 16;
+    if (listed) {
+      const std::uint32_t tokens = tokens_of(p, at, work, id);
+      work.groups[place] = static_cast<std::uint32_t>(id) | tokens << 16;
+      if (id != p.stack.n_routed) simt::atomic_max(&work.most_tokens, lanes_of(tokens));
+    }
     __syncthreads();
   }
-  const bool shared = named[p.stack.n_routed] != 0;
+  const bool has_shared = named[p.stack.n_routed] != 0;
   __syncthreads();  // before something else is staged there
-  if (MONOREF_FAULT(down_expert_grouped_twice) && count > 1) count += 1;
-  return {count * p.steps(), (shared ? count - 1 : count) * p.steps(), 0};
-}
-
-/// `count` units padded to as many for each wave.
-MONOREF_DEVICE std::int32_t padded_to_waves(std::int32_t count) {
-  return (count + kWaves - 1) / kWaves * kWaves;
+  const std::uint32_t shared = has_shared ? work.groups[count - 1] >> 16 : 0;
+  std::int32_t routed = has_shared ? count - 1 : count;
+  if (MONOREF_FAULT(down_expert_grouped_twice) && routed > 0) routed += 1;
+  const std::int32_t units = routed * p.steps();
+  const Cut cut = cut_steps(p, at, work.most_tokens, units);
+  const Cut shared_cut = cut_steps(p, at, lanes_of(shared), p.steps());
+  const std::int32_t visits = routed * cut.visits;
+  return {visits + (has_shared ? shared_cut.visits : 0), visits, cut, shared_cut, units, shared};
 }
 
 /// True if the last slot of a token is the shared expert's.
@@ -244,115 +275,129 @@ MONOREF_DEVICE bool has_shared(const Down& p, const Work& work, int token) {
   return work.ids[token * p.slots + p.slots - 1] == p.stack.n_routed;
 }
 
-MONOREF_DEVICE std::int32_t routed_units(const Down& p, const Work& work, int token) {
-  return (p.slots - (has_shared(p, work, token) ? 1 : 0)) * p.steps();
+MONOREF_DEVICE std::int32_t routed_slots(const Down& p, const Work& work, int token) {
+  return p.slots - (has_shared(p, work, token) ? 1 : 0);
 }
 
-/// Lists the units of the tile's tokens one after the other, then those of the shared expert. All
+/// Lists the visits of the tile's tokens one after the other, then those of the shared expert. All
 /// threads come here.
-MONOREF_DEVICE UnitList list_tokens(const Down& p, const TilePlace& at, Work& work) {
+MONOREF_DEVICE VisitList list_tokens(const Down& p, const TilePlace& at, Work& work) {
+  std::uint32_t shared = 0;
+  std::int32_t slots = 0;
+  MONOREF_KEEP_LOOP
+  for (int token = 0; token < at.tokens; ++token) {
+    if (has_shared(p, work, token)) shared |= std::uint32_t{1} << token;
+    slots += routed_slots(p, work, token);
+  }
+  const Cut cut = cut_steps(p, at, 1, slots * p.steps());
+  const Cut shared_cut = cut_steps(p, at, lanes_of(shared), p.steps());
   if (at.thread <= at.tokens) {
     std::int32_t start = 0;
     MONOREF_KEEP_LOOP
     for (int token = 0; token < at.thread; ++token)
-      start += padded_to_waves(routed_units(p, work, token));
+      start += routed_slots(p, work, token) * cut.visits;
     work.starts[at.thread] = start;
   }
-  std::uint32_t shared = 0;
-  MONOREF_KEEP_LOOP
-  for (int token = 0; token < at.tokens; ++token)
-    if (has_shared(p, work, token)) shared |= std::uint32_t{1} << token;
   __syncthreads();
-  const std::int32_t routed = work.starts[at.tokens];
-  return {routed + (shared != 0 ? padded_to_waves(p.steps()) : 0), routed, shared};
+  const std::int32_t visits = slots * cut.visits;
+  return {visits + (shared != 0 ? shared_cut.visits : 0), visits, cut, shared_cut, 0, shared};
 }
 
-/// The format of the weights of unit `number`, which is one for all units of a batch.
-MONOREF_DEVICE bool unit_is_fp4(const Down& p, const UnitList& list, std::int32_t number) {
+/// The format of the weights of visit `number`, which is one for all visits of a batch.
+MONOREF_DEVICE bool visit_is_fp4(const Down& p, const VisitList& list, std::int32_t number) {
   const bool separate = number >= list.shared_from && p.stack.shared_codes != nullptr;
   return p.stack.weights == kWeightsMxfp4 && !separate;
 }
 
-MONOREF_DEVICE Unit wide_unit(const Down& p, const UnitList& list, const Work& work,
-                              std::int32_t number) {
-  std::int32_t place = p.whole_steps(number);
-  const std::int32_t step = number - place * p.steps();
-  if (MONOREF_FAULT(down_expert_grouped_twice) && place > 0 && list.count > p.steps()) place -= 1;
-  const std::uint32_t group = work.groups[place];
-  const auto expert = static_cast<std::int32_t>(group & 0xFFFF);
-  const bool apart = p.routed_scaling == kScalingOfOutput && expert == p.stack.n_routed;
-  const std::int32_t dealt = MONOREF_FAULT(down_odd_places_as_even) ? step : number;
-  return {expert,        step, unit_is_fp4(p, list, number), group >> 16, dealt % kWaves,
-          apart ? 1 : 0, false};
+/// Visit `range` of an expert, whose first unit in the order of the sum is `unit`.
+MONOREF_DEVICE Visit visit_of(const Down& p, std::int32_t expert, const Cut& cut,
+                              std::int32_t range, std::int32_t unit) {
+  const std::int32_t first = range * cut.span, left = p.steps() - first;
+  return {expert, first, left < cut.span ? left : cut.span, false, 0, (unit + first) % kWaves,
+          0,      false};
 }
 
-MONOREF_DEVICE Unit shared_unit(const Down& p, const UnitList& list, std::int32_t number) {
-  const std::int32_t j = number - list.shared_from, last = p.steps() - 1;
-  return {p.stack.n_routed,
-          j < last ? j : last,
-          unit_is_fp4(p, list, number),
-          list.shared_tokens,
-          j % kWaves,
-          1,
-          j > last};
-}
-
-MONOREF_DEVICE Unit narrow_unit(const Down& p, const UnitList& list, const Work& work,
+MONOREF_DEVICE Visit wide_visit(const Down& p, const VisitList& list, const Work& work,
                                 std::int32_t number) {
+  std::int32_t place = number / list.routed.visits;
+  const std::int32_t range = number - place * list.routed.visits;
+  const std::int32_t unit = MONOREF_FAULT(down_odd_places_as_even) ? 0 : place * p.steps();
+  if (MONOREF_FAULT(down_expert_grouped_twice) && place > 0) place -= 1;
+  const std::uint32_t group = work.groups[place];
+  Visit visit = visit_of(p, static_cast<std::int32_t>(group & 0xFFFF), list.routed, range, unit);
+  visit.tokens = group >> 16;
+  return visit;
+}
+
+MONOREF_DEVICE Visit shared_visit(const Down& p, const VisitList& list, std::int32_t number) {
+  const bool wide = p.is_wide();
+  Visit visit = visit_of(p, p.stack.n_routed, list.shared, number - list.shared_from,
+                         wide ? list.shared_unit : 0);
+  visit.tokens = list.shared_tokens;
+  visit.set = !wide || p.routed_scaling == kScalingOfOutput ? 1 : 0;
+  visit.pads = !wide && p.steps() % kWaves != 0 && visit.first + visit.steps == p.steps();
+  return visit;
+}
+
+MONOREF_DEVICE Visit narrow_visit(const Down& p, const VisitList& list, const Work& work,
+                                  std::int32_t number) {
   int token = 0;
   MONOREF_KEEP_LOOP
   while (number >= work.starts[token + 1]) ++token;
-  const std::int32_t j = number - work.starts[token], last = routed_units(p, work, token) - 1;
-  const std::int32_t taken = j < last ? j : last;
-  const std::int32_t slot = p.whole_steps(taken);
+  const std::int32_t in_token = number - work.starts[token];
+  const std::int32_t slot = in_token / list.routed.visits;
   const std::int32_t expert = work.ids[token * p.slots + slot];
-  const std::uint32_t tokens = expert < 0 ? 0 : std::uint32_t{1} << token;
-  return {expert,  taken - slot * p.steps(), unit_is_fp4(p, list, number), tokens, j % kWaves, 0,
-          j > last};
+  Visit visit =
+      visit_of(p, expert, list.routed, in_token - slot * list.routed.visits, slot * p.steps());
+  if (expert >= 0) visit.tokens = std::uint32_t{1} << token;
+  const std::int32_t units = routed_slots(p, work, token) * p.steps();
+  visit.pads = units % kWaves != 0 && slot * p.steps() + visit.first + visit.steps == units;
+  return visit;
 }
 
-MONOREF_DEVICE Unit unit_at(const Down& p, const UnitList& list, const Work& work,
-                            std::int32_t number, std::int32_t end) {
-  if (number >= end) return {-1, 0, unit_is_fp4(p, list, end - 1), 0, 0, 0, false};
-  if (p.is_wide()) return wide_unit(p, list, work, number);
-  if (number >= list.shared_from) return shared_unit(p, list, number);
-  return narrow_unit(p, list, work, number);
-}
-
-/// Units begin .. end - 1, which are multiplied together.
+/// Visits begin .. end - 1, which are multiplied together.
 struct Batch {
   std::int32_t begin, end;
 };
 
 /// The batch that starts at `begin`. The shared expert, which may have many more tokens, starts one
 /// of its own.
-MONOREF_DEVICE Batch batch_from(const TilePlace& at, const UnitList& list, std::int32_t begin) {
+MONOREF_DEVICE Batch batch_from(const TilePlace& at, const VisitList& list, std::int32_t begin) {
   const std::int32_t bound = begin < list.shared_from ? list.shared_from : list.count;
   return {begin, begin + at.positions < bound ? begin + at.positions : bound};
 }
 
-/// This thread's unit of a batch.
-MONOREF_DEVICE Unit unit_of(const Down& p, const TilePlace& at, const UnitList& list,
-                            const Batch& batch, const Work& work) {
-  return unit_at(p, list, work, batch.begin + at.position, batch.end);
+/// This thread's visit of a batch.
+MONOREF_DEVICE Visit visit_in(const Down& p, const TilePlace& at, const VisitList& list,
+                              const Batch& batch, const Work& work) {
+  const std::int32_t number = batch.begin + at.position;
+  Visit visit{-1, 0, 0, false, 0, 0, 0, false};
+  if (number < batch.end) {
+    if (number >= list.shared_from)
+      visit = shared_visit(p, list, number);
+    else
+      visit = p.is_wide() ? wide_visit(p, list, work, number) : narrow_visit(p, list, work, number);
+  }
+  visit.fp4 = visit_is_fp4(p, list, batch.begin);
+  return visit;
 }
 
-/// This thread's row of a unit's weights.
-MONOREF_DEVICE MatrixRow row_of_unit(const Down& p, const TilePlace& at, const Unit& unit) {
-  return MatrixRow::of(p.stack, p.stack.matrix(unit.expert), at.row_tile * kTileRows + at.row);
+/// This thread's row of the weights of a visit, whose columns begin with the expert's first.
+MONOREF_DEVICE MatrixRow row_of(const Down& p, const TilePlace& at, const Visit& visit) {
+  return MatrixRow::of(p.stack, p.stack.matrix(visit.expert), at.row_tile * kTileRows + at.row);
 }
 
-/// Loads the first columns of this thread's unit of the batch that starts at `begin`, if there is
+/// Loads the first columns of this thread's visit of the batch that starts at `begin`, if there is
 /// one.
-MONOREF_DEVICE void load_batch(const Down& p, const TilePlace& at, const UnitList& list,
+MONOREF_DEVICE void load_batch(const Down& p, const TilePlace& at, const VisitList& list,
                                std::int32_t begin, const Work& work, RowCodes& loading) {
   if (begin >= list.count) return;
-  const Unit unit = unit_of(p, at, list, batch_from(at, list, begin), work);
-  if (unit.expert < 0) return;
-  if (unit.fp4)
-    loading.load<true>(row_of_unit(p, at, unit), unit.step * kStep);
+  const Visit visit = visit_in(p, at, list, batch_from(at, list, begin), work);
+  if (visit.expert < 0) return;
+  if (visit.fp4)
+    loading.load<true>(row_of(p, at, visit), visit.first * kStep);
   else
-    loading.load<false>(row_of_unit(p, at, unit), unit.step * kStep);
+    loading.load<false>(row_of(p, at, visit), visit.first * kStep);
 }
 
 /// The place of the `n`-th of some bits.
@@ -362,22 +407,21 @@ MONOREF_DEVICE int bit_at(std::uint32_t bits, int n) {
   return lanes_of((bits & (0U - bits)) - 1);
 }
 
-/// What a unit's product with a pair is multiplied by.
-MONOREF_DEVICE float weight_of(const Down& p, const Unit& unit, std::int32_t pair) {
-  if (unit.weighs_nothing) return 0.0F;
+/// What a visit's products with a pair are multiplied by.
+MONOREF_DEVICE float weight_of(const Down& p, const Visit& visit, std::int32_t pair) {
   if (MONOREF_FAULT(down_weight_of_wrong_slot)) pair = pair / p.slots * p.slots;
-  if (MONOREF_FAULT(down_shared_weighs_as_routed) && unit.expert == p.stack.n_routed)
+  if (MONOREF_FAULT(down_shared_weighs_as_routed) && visit.expert == p.stack.n_routed)
     pair = pair / p.slots * p.slots;
   return p.topk_weights[pair];
 }
 
-/// The tokens of a unit, for its team. Their steps are numbered through the launch.
-struct UnitTokens {
+/// The tokens of a visit, for its team. Their steps of mid are numbered through the launch.
+struct VisitTokens {
   const Down& p;
-  const std::int32_t* steps;
+  const std::int32_t* first_step;
 
   MONOREF_MEMBER TokenRow operator()(int n) const {
-    const std::int64_t step = steps[n];
+    const std::int64_t step = first_step[n];
     std::int64_t scaled = step;
     if (MONOREF_FAULT(down_mid_scale_of_first_slot))
       scaled -= step / p.steps() % p.slots * p.steps();
@@ -385,24 +429,24 @@ struct UnitTokens {
   }
 };
 
-/// Finds the `count` tokens of the thread's unit, and their route weights: each thread of the team
+/// Finds the `count` tokens of the thread's visit, and their route weights: each thread of the team
 /// one. All lanes of the wave come here.
-MONOREF_DEVICE UnitTokens find_tokens(const Down& p, const TilePlace& at, const Unit& unit,
-                                      int count, Work& work) {
+MONOREF_DEVICE VisitTokens find_tokens(const Down& p, const TilePlace& at, const Visit& visit,
+                                       int count, Work& work) {
   if (at.row < count) {
-    const int token = bit_at(unit.tokens, at.row);
+    const int token = bit_at(visit.tokens, at.row);
     int slot = 0;
     MONOREF_KEEP_LOOP
-    while (work.ids[token * p.slots + slot] != unit.expert) ++slot;
+    while (work.ids[token * p.slots + slot] != visit.expert) ++slot;
     const std::int32_t pair = (at.first_token + token) * p.slots + slot;
-    work.steps[at.position * kTileTokens + at.row] = pair * p.steps() + unit.step;
-    work.weight[at.position * kTileTokens + at.row] = weight_of(p, unit, pair);
+    work.first_step[at.position * kTileTokens + at.row] = pair * p.steps() + visit.first;
+    work.weight[at.position * kTileTokens + at.row] = weight_of(p, visit, pair);
   }
   wave_sync();
-  return {p, work.steps + at.position * kTileTokens};
+  return {p, work.first_step + at.position * kTileTokens};
 }
 
-/// For how many tokens the units of this wave are multiplied: what most of them have, or more. All
+/// For how many tokens the visits of this wave are multiplied: what most of them have, or more. All
 /// lanes of the wave come here.
 MONOREF_DEVICE int tokens_of_wave(int count) {
   if (!simt::any(count > 1)) return 1;
@@ -416,33 +460,52 @@ MONOREF_DEVICE bool shows_non_finite(const Down& p) {
   return p.is_wide() && !MONOREF_FAULT(down_zero_columns_left_out);
 }
 
-/// Leaves the products of a unit, weighted, in the place of its operands. All threads come here.
-MONOREF_DEVICE void store_products(const TilePlace& at, int count,
-                                   const float (&sums)[1][kTileTokens], Work& work) {
-  wave_sync();  // the operands have been used
-  const float* weight = work.weight + at.position * kTileTokens;
-  float* products = work.operands + at.position * kTeamStride + at.row;
+/// Stores products begin .. end - 1 of a step, as far as there are tokens; `pads` as in a visit.
+///
+/// In the narrow form a token's last unit may stand in for others, with weight 0. That adds 0, or
+/// NaN if its dot is not finite; the NaN may as well be its own product.
+template <int begin, int end>
+MONOREF_DEVICE void store_some(const float (&sums)[kTileTokens], const float* weight, int count,
+                               bool pads, float* products) {
   MONOREF_UNROLL
-  for (int i = 0; i < kTileTokens; ++i) {
+  for (int i = begin; i < end; ++i) {
     if (i >= count) continue;
-    const float product = sums[0][i] * weight[i];
-    products[i * kTileRows] =
-        MONOREF_FAULT(down_products_in_bf16) ? rounded_to_bf16(product) : product;
+    float product = sums[i] * weight[i];
+    if (pads && !(magnitude_of(sums[i]) < simt::bit_cast<float>(kInfinityBits)))
+      product = simt::bit_cast<float>(kCanonicalNanBits);
+    if (MONOREF_FAULT(down_products_in_bf16)) product = rounded_to_bf16(product);
+    products[i * kTileRows] = product;
   }
-  __syncthreads();
 }
 
-/// Multiplies this thread's unit of a batch with its tokens and leaves the products. The unit's
+/// Leaves the products of step `step` of a visit, weighted, and starts the sums anew.
+MONOREF_DEVICE void store_products(const TilePlace& at, const Visit& visit, int step, int count,
+                                   float (&sums)[1][kTileTokens], Work& work) {
+  const bool pads = visit.pads && step == visit.steps - 1;
+  const float* weight = work.weight + at.position * kTileTokens;
+  float* products =
+      work.products + at.position * kProductsStride + step * count * kTileRows + at.row;
+  store_some<0, 2>(sums[0], weight, count, pads, products);
+  if (count > 2) store_some<2, 4>(sums[0], weight, count, pads, products);
+  if (count > 4) store_some<4, kTileTokens>(sums[0], weight, count, pads, products);
+  MONOREF_UNROLL
+  for (int i = 0; i < kTileTokens; ++i) sums[0][i] = 0.0F;
+}
+
+/// Multiplies this thread's visit of a batch with its tokens and leaves the products. The visit's
 /// first columns are in `loading`, where those of the next batch are afterwards. All threads come
 /// here.
 template <bool fp4>
-MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const UnitList& list,
-                             const Batch& batch, const Unit& unit, RowCodes (&loading)[1],
+MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const VisitList& list,
+                             const Batch& batch, const Visit& visit, RowCodes (&loading)[1],
                              Work& work) {
   constexpr int kLoad = kLoadCodes<fp4>;
-  const int count = lanes_of(unit.tokens);
+  const int count = lanes_of(visit.tokens);
   const int tokens = same_in_wave(tokens_of_wave(count)), bits = chunk_bits<fp4>(tokens);
-  const UnitTokens rows = find_tokens(p, at, unit, count, work);
+  const VisitTokens rows = find_tokens(p, at, visit, count, work);
+  const int columns = visit.expert < 0 ? 0 : visit.steps * kStep;
+  const int longest = same_in_wave(list.cut_at(batch.begin).span) * kStep;
+  const MatrixRow weights = visit.expert < 0 ? MatrixRow{} : row_of(p, at, visit);
   float* operands = work.operands + at.position * kTeamStride;
 
   float sums[1][kTileTokens] = {};
@@ -451,81 +514,79 @@ MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const UnitList&
   bool not_finite = false;
   x.load<true>(rows, count, bits, at.row, 0);
   MONOREF_KEEP_LOOP
-  for (int k = 0; k < kStep; k += 1 << bits) {
+  for (int k = 0; k < longest; k += 1 << bits) {
+    const int here = k < columns ? count : 0, following = k + (1 << bits);
     wave_sync();  // what is staged has been used
-    x.stage(count, bits, at.row, p.stack.e8m0_zero, operands);
+    x.stage(here, bits, at.row, p.stack.e8m0_zero, operands);
     wave_sync();
-    const int following = k + (1 << bits);
-    if (following < kStep) x.load<true>(rows, count, bits, at.row, following);
-    if (k % kLoad == 0) {
+    x.load<true>(rows, following < columns ? count : 0, bits, at.row, following);
+    if (k % kLoad == 0 && (k < columns || k == 0)) {
       codes =
           KeptCodes<1, kMaxThreads>::of<fp4>(loading, p.stack.e8m0_zero, work.codes + at.thread);
-      if (unit.expert >= 0 && shows_non_finite(p))
+      if (columns > 0 && shows_non_finite(p))
         not_finite = codes.any_not_finite<fp4>(p.stack.e8m0_zero) || not_finite;
-      if (k + kLoad >= kStep)
+      if (k + kLoad < columns)
+        loading[0].load<fp4>(weights, visit.first * kStep + k + kLoad);
+      else
         load_batch(p, at, list, batch.end, work, loading[0]);
-      else if (unit.expert >= 0)
-        loading[0].load<fp4>(row_of_unit(p, at, unit), unit.step * kStep + k + kLoad);
     }
-    if (count > 0) add_chunk<fp4>(codes, tokens, operands, k % kLoad, p.stack.e8m0_zero, sums);
+    if (here > 0) add_chunk<fp4>(codes, tokens, operands, k % kLoad, p.stack.e8m0_zero, sums);
+    if (here > 0 && following % kStep == 0) store_products(at, visit, k / kStep, count, sums, work);
   }
   work.not_finite[at.position * kTileRows + at.row] = not_finite ? 1 : 0;
-  store_products(at, count, sums, work);
+  __syncthreads();
 }
 
-/// Adds the products of unit `i` of a batch to its wave's accumulators of this thread's row, for
-/// every `shares`-th token from number `share` on.
-MONOREF_DEVICE void add_unit(const TilePlace& at, int i, const Placed& unit, int share, int shares,
-                             Work& work) {
-  float* sums = work.sums + (unit.set * kWaves + unit.wave) * kTileSums + at.row;
-  const float* products = work.operands + i * kTeamStride + at.row;
+/// Adds the products of visit `i` of a batch that go to `wave` to the accumulators of this thread's
+/// row, for every `shares`-th token, a power of two, from number `share` on.
+MONOREF_DEVICE void add_visit(const TilePlace& at, int i, int wave, int share, int shares,
+                              Work& work) {
+  const Placed visit = work.placed[i];
+  float* sums = work.sums + (visit.set * kWaves + wave) * kTileSums + at.row;
+  const float* products = work.products + i * kProductsStride + at.row;
+  const int count = lanes_of(visit.tokens), first = (wave - visit.wave) & (kWaves - 1);
   MONOREF_KEEP_LOOP
-  for (std::uint32_t left = unit.tokens; left != 0; left &= left - 1) {
-    const int token = bit_at(left, 0);
-    if (token % shares == share) sums[token * kTileRows] += *products;
-    products += kTileRows;
+  for (int step = first; step < visit.steps; step += kWaves) {
+    const float* product = products + step * count * kTileRows;
+    MONOREF_KEEP_LOOP
+    for (std::uint32_t left = visit.tokens; left != 0; left &= left - 1) {
+      const int token = bit_at(left, 0);
+      if ((token & (shares - 1)) == share) sums[token * kTileRows] += *product;
+      product += kTileRows;
+    }
   }
-  if (work.not_finite[i * kTileRows + at.row] == 0) return;
-  MONOREF_KEEP_LOOP
-  for (int token = share; token < at.tokens; token += shares)
-    if ((unit.tokens >> token & 1) == 0)
-      sums[token * kTileRows] = simt::bit_cast<float>(kCanonicalNanBits);
 }
 
-/// Adds the products of a batch of `count` units to the accumulators in their order: each wave and
-/// row by threads of their own, which share tokens if one has many. All threads come here.
+/// Adds the products of a batch of `count` visits to the accumulators in the order of the units:
+/// each wave, row and share of the tokens by a thread of its own. All threads come here.
 ///
 /// In the wide form a token that is not routed to an expert multiplies its weights by 0, and that
 /// by 0 once more: this adds 0, or NaN, if one of the weights is not finite.
 MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, Work& work) {
-  constexpr int kFewTokens = 2;
-  const int wave = at.position % kWaves, share = at.position / kWaves;
-  const int first = (wave - work.placed[0].wave) & (kWaves - 1);
-  int most = 0;
+  const int wave = at.position % kWaves;
+  const int share = at.position / kWaves, shares = at.positions / kWaves;
   MONOREF_KEEP_LOOP
-  for (int i = first; i < count; i += kWaves) {
-    const int tokens = lanes_of(work.placed[i].tokens);
-    most = tokens > most ? tokens : most;
-  }
-  const int shares = most > kFewTokens ? at.positions / kWaves : 1;
-  if (share < shares) {
-    MONOREF_KEEP_LOOP
-    for (int i = first; i < count; i += kWaves)
-      add_unit(at, i, work.placed[i], share, shares, work);
+  for (int i = 0; i < count; ++i) {
+    add_visit(at, i, wave, share, shares, work);
+    if (at.position == 0 && work.not_finite[i * kTileRows + at.row] != 0)
+      work.poisoned[at.row] |= ~work.placed[i].tokens;
   }
   __syncthreads();
 }
 
-/// Multiplies a batch and adds its products. The first columns of this thread's unit are in
+/// Multiplies a batch and adds its products. The first columns of this thread's visit are in
 /// `loading`, where those of the next batch are afterwards. All threads come here.
-MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& at, const UnitList& list,
+MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& tile, const VisitList& list,
                                const Batch& batch, RowCodes (&loading)[1], Work& work) {
-  const Unit unit = unit_of(p, at, list, batch, work);
-  if (at.row == 0) work.placed[at.position] = {unit.tokens, unit.wave, unit.set};
-  if (same_in_wave(unit.fp4 ? 1 : 0) != 0)
-    multiply<true>(p, at, list, batch, unit, loading, work);
+  TilePlace at = tile;
+  at.row = in_this_turn(at.row);
+  at.row_tile = in_this_turn(at.row_tile);
+  const Visit visit = visit_in(p, at, list, batch, work);
+  if (at.row == 0) work.placed[at.position] = {visit.tokens, visit.steps, visit.wave, visit.set};
+  if (same_in_wave(visit.fp4 ? 1 : 0) != 0)
+    multiply<true>(p, at, list, batch, visit, loading, work);
   else
-    multiply<false>(p, at, list, batch, unit, loading, work);
+    multiply<false>(p, at, list, batch, visit, loading, work);
   add_products(at, batch.end - batch.begin, work);
 }
 
@@ -553,7 +614,9 @@ MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& w
   for (int i = at.thread; i < count; i += at.threads) {
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int32_t row = at.row_tile * kTileRows + i % kTileRows;
-    p.partial[token * p.hidden() + row] = bf16_of(total_of(p, work.sums + i));
+    const bool poisoned = (work.poisoned[i % kTileRows] >> i / kTileRows & 1) != 0;
+    p.partial[token * p.hidden() + row] =
+        poisoned ? kCanonicalBf16Nan : bf16_of(total_of(p, work.sums + i));
   }
 }
 
@@ -561,14 +624,17 @@ MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& w
 MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < kSets * kWaves * kTileSums; i += at.threads) work.sums[i] = 0.0F;
+  if (at.thread < kTileRows) work.poisoned[at.thread] = 0;
+  if (at.thread == 0) work.most_tokens = 0;
   load_ids(p, at, work);
-  UnitList list = p.is_wide() ? list_groups(p, at, work) : list_tokens(p, at, work);
-  list.count = same_in_wave(list.count);
-  list.shared_from = same_in_wave(list.shared_from);
+  const VisitList found = p.is_wide() ? list_groups(p, at, work) : list_tokens(p, at, work);
+  if (at.thread == 0) work.list = found;
+  __syncthreads();
+  const VisitList& list = work.list;
   RowCodes loading[1] = {};
   load_batch(p, at, list, 0, work, loading[0]);
   MONOREF_KEEP_LOOP
-  for (Batch batch = batch_from(at, list, 0); batch.begin < list.count;
+  for (Batch batch = batch_from(at, list, 0); same_in_wave(list.count - batch.begin) > 0;
        batch = batch_from(at, list, batch.end))
     make_batch(p, at, list, batch, loading, work);
   store_tile(p, at, work);
@@ -599,10 +665,10 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 //          routed_scaling 0: the weights have the routed experts' factor; 1: total = (routed total
 //          * scaling) + shared total, each summed from 0
 // Launch   any grid in x, which goes over tiles of 16 rows of the weights times 16 tokens: up to 16
-//          tokens have hidden / 16 of them. Blocks of 64, 128, 192 or 256 threads in one dimension:
-//          16 for each unit of a batch.
+//          tokens have hidden / 16 of them. Blocks of 64 or 128 threads in one dimension: 16 for
+//          each visit of a batch.
 // Misuse   Other sizes, options and blocks write nothing.
-MONOREF_RESIDENT_KERNEL(256, 2)
+MONOREF_RESIDENT_KERNEL(128, 3)
 monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     const std::int32_t* topk_ids, const float* topk_weights, const std::uint8_t* w2,
                     const std::uint8_t* s2, const std::uint8_t* shared_w2,
@@ -633,7 +699,6 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
                     scaling,
                     static_cast<std::int32_t>(blockDim.x),
                     static_cast<std::int32_t>(gridDim.x),
-                    0xFFFFFFFFU / static_cast<std::uint32_t>(inter / kStep) + 1,
                     stack};
   if (launch.tiles() > INT32_MAX - launch.blocks) return;
   const Down& p = kept_in_shared(kept, launch);
