@@ -94,7 +94,7 @@ MONOREF_DEVICE std::int32_t exponent_by_rule(std::int32_t rule, float amax) {
     case kRuleRoundUp:
       return exponent_above(amax / kLargest);
     default:
-      return exponent_above(MONOREF_FAULT(mxq_divides) ? amax / kLargest : amax * kInverse);
+      return exponent_above(amax * kInverse);
   }
 }
 

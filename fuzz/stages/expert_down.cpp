@@ -332,6 +332,7 @@ Stage expert_down_stage() {
       {"down_factor_on_shared", "M11", "the factor is applied to the shared expert too"},
       {"down_factor_twice", "M11", "the factor is applied twice"},
       {"down_id_of_padded_row_used", "M15", "an id out of range is used"},
+      {"down_last_tile_lost", "X03", "the last tile of rows is not written"},
       {"down_mid_scale_of_first_slot", "P18", "every slot has the scales of the first"},
       {"down_narrow_order_in_wide", "D01", "the wide form adds in the order of the narrow one"},
       {"down_odd_places_as_even", "D01", "every expert's units start with wave 0"},
