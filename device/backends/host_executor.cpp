@@ -727,10 +727,12 @@ std::string Worker::describe_waits(const Block& block) const {
   return text;
 }
 
-/// Whether waking the other OS threads costs less than they save.
+/// Whether waking the other OS threads costs less than they save. Blocks that wait for each other
+/// stay with one: with two, each turn would wait until the machine lets the other one run.
 bool worth_waking(const Launch& launch) {
   constexpr std::uint64_t kThreads = 8192;
-  return launch.blocks > 1 && launch.blocks * launch.threads >= kThreads;
+  return !launch.request.grid.cooperative && launch.blocks > 1 &&
+         launch.blocks * launch.threads >= kThreads;
 }
 
 }  // namespace

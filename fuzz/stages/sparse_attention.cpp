@@ -130,6 +130,7 @@ std::optional<std::string> selection_alone_gives_the_rows(const Case& item, cons
 Stage sparse_attention_stage() {
   Stage stage;
   stage.name = "sparse_attention";
+  stage.generator_version = 2;
   stage.summary = "scores, selection, attention, merge, quantisation and projection as one chain";
   stage.source = "mono-decode sections 4 to 6";
   stage.contracts = {"mono", "mono,kv_layout=dense,topk_ties=lower_id",

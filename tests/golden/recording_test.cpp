@@ -54,10 +54,13 @@ class RecordedFile : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RecordedFile, IsReadWhole) {
   const Recording recording = read_recording(GetParam());
-  EXPECT_EQ(recording.stage, fs::path(GetParam()).stem().string());
+  // A recording may be split into files, whose names begin with its stage and whose cases keep
+  // their titles.
+  EXPECT_TRUE(fs::path(GetParam()).stem().string().starts_with(recording.stage)) << recording.stage;
   ASSERT_FALSE(recording.cases.empty());
   for (std::size_t i = 0; i < recording.cases.size(); ++i) {
-    EXPECT_EQ(recording.cases[i].title, fmt::format("case_{:04}", i));
+    EXPECT_TRUE(recording.cases[i].title.starts_with("case_")) << recording.cases[i].title;
+    if (i > 0) EXPECT_LT(recording.cases[i - 1].title, recording.cases[i].title);
     EXPECT_FALSE(recording.cases[i].inputs.empty() && recording.cases[i].scalars.empty());
     EXPECT_FALSE(recording.cases[i].outputs.empty() && recording.cases[i].scalars.empty());
   }
