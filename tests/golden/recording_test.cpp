@@ -60,7 +60,9 @@ TEST_P(RecordedFile, IsReadWhole) {
   ASSERT_FALSE(recording.cases.empty());
   for (std::size_t i = 0; i < recording.cases.size(); ++i) {
     EXPECT_TRUE(recording.cases[i].title.starts_with("case_")) << recording.cases[i].title;
-    if (i > 0) EXPECT_LT(recording.cases[i - 1].title, recording.cases[i].title);
+    if (i > 0) {
+      EXPECT_LT(recording.cases[i - 1].title, recording.cases[i].title);
+    }
     EXPECT_FALSE(recording.cases[i].inputs.empty() && recording.cases[i].scalars.empty());
     EXPECT_FALSE(recording.cases[i].outputs.empty() && recording.cases[i].scalars.empty());
   }
