@@ -112,9 +112,7 @@ MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int
   if (peer < x.ranks) {
     const bool told = !(MONOREF_FAULT(reduce_own_flag_not_advanced) && peer == rank);
     if (told) simt::store_release(x.flag(phase, peer, rank), x.tag);
-    const bool waits =
-        peer != rank && !(MONOREF_FAULT(reduce_gather_before_ready) && phase == kPhaseSums);
-    if (waits && !wait_for(x, x.flag(phase, rank, peer))) simt::atomic_min(absent, peer);
+    if (peer != rank && !wait_for(x, x.flag(phase, rank, peer))) simt::atomic_min(absent, peer);
   }
   __syncthreads();
   return *absent;
@@ -223,19 +221,27 @@ MONOREF_DEVICE void move_rows(const Exchange& x, std::int32_t owner, std::int32_
   }
 }
 
-/// One rank's part after all partials lie ready. Returns the lowest absent rank.
+/// Fetches the other owners' sums, the next rank's first.
 template <bool wide>
-MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
-                                        std::int32_t* absent) {
-  move_rows<wide>(x, rank, rank);
-  if (!x.owners) return kNobody;
-  const std::int32_t missing = meet(x, kPhaseSums, rank, absent);
-  if (missing != kNobody) return missing;
+MONOREF_DEVICE void fetch_rows(const Exchange& x, std::int32_t rank) {
   MONOREF_KEEP_LOOP
   for (std::int32_t n = 1; n < x.ranks; ++n) {
     const std::int32_t owner = rank + n < x.ranks ? rank + n : rank + n - x.ranks;
     move_rows<wide>(x, owner, rank);
   }
+}
+
+/// One rank's part after all partials lie ready. Returns the lowest absent rank.
+template <bool wide>
+MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
+                                        std::int32_t* absent) {
+  const bool fetches_early = MONOREF_FAULT(reduce_gather_before_ready) && x.owners;
+  if (fetches_early) fetch_rows<wide>(x, rank);
+  move_rows<wide>(x, rank, rank);
+  if (!x.owners) return kNobody;
+  const std::int32_t missing = meet(x, kPhaseSums, rank, absent);
+  if (missing != kNobody) return missing;
+  if (!fetches_early) fetch_rows<wide>(x, rank);
   return kNobody;
 }
 

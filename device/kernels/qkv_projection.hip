@@ -431,19 +431,21 @@ monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const
                        std::int32_t hidden, std::int32_t encoding) {
   MONOREF_SHARED(float, staged, kStagedNumbers);
   MONOREF_SHARED(float, partials, kPartials);
+  MONOREF_SHARED(Projection, kept, 1);
   if (hidden < kChunk || hidden % kChunk != 0 || rows % kTileRows != 0) return;
   if (blockDim.x % kTileRows != 0 || blockDim.x > kSlices * kTileRows) return;
-  const Projection p{x8,
-                     x8_row_stride,
-                     x_scale,
-                     weights,
-                     w_scale,
-                     out,
-                     out_row_stride,
-                     tokens,
-                     rows,
-                     hidden,
-                     e4m3_format(encoding, kOverflowNan)};
+  const Projection given{x8,
+                         x8_row_stride,
+                         x_scale,
+                         weights,
+                         w_scale,
+                         out,
+                         out_row_stride,
+                         tokens,
+                         rows,
+                         hidden,
+                         e4m3_format(encoding, kOverflowNan)};
+  const Projection& p = kept_in_shared(kept, given);
   const int row = static_cast<int>(threadIdx.x) % kTileRows;
   for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
     for (std::int64_t first = std::int64_t{blockIdx.y} * kTileTokens; first < tokens;
