@@ -67,8 +67,8 @@ void fill_scales(std::span<std::byte> bytes, std::int64_t rows, std::int64_t col
 
 std::vector<Dimension> layer_dimensions() {
   return {
-      {"ranks", 1, 1, 1, {1, 1, 1, 1, 4}, {}, "tensor-parallel ranks", 4},
-      {"hidden_units", 1, 1, 1, {1, 1, 1, 2}, {}, "hidden / 512", 12},
+      {"ranks", 1, 1, 1, {1, 1, 1, 1, 1, 1, 1, 4}, {}, "tensor-parallel ranks", 4},
+      {"hidden_units", 1, 1, 1, {1, 1, 1, 1, 1, 2}, {}, "hidden / 512", 12},
       {"inter_units", 1, 1, 1, {1, 2}, {}, "inter / 128", 6},
       {"experts", 8, 5, 8, {5, 8, 12, 128}, {}, "routed experts"},
       {"live_experts",

@@ -148,8 +148,15 @@ Stage sparse_layer_stage() {
                      "topk_ties=lower_id,routing_key=plain_lower_id,gate_weights=f32,"
                      "routed_scaling=output,all_reduce_order=rotated"};
   stage.dimensions = {
-      {"requests", 1, 1, 2, {1, 1, 3, 4, 5, 12}, {}, "requests of the step; at most 16 rows", 16},
-      {"q_len", 1, 1, 1, {1, 1, 2, 4}, {}, "query rows a request", 8},
+      {"requests",
+       1,
+       1,
+       2,
+       {1, 1, 1, 1, 3, 4, 5, 12},
+       {},
+       "requests of the step; at most 16 rows",
+       16},
+      {"q_len", 1, 1, 1, {1, 1, 1, 2, 3, 4}, {}, "query rows a request", 8},
       {"padding", 0, 0, 0, {0, 1, 2}, {}, "requests of padding behind them", 15},
       {"blocks", 1, 1, 3, {1, 2, 4}, {}, "blocks that the longest context may have", 64},
       {"short_of_capacity", 0, 0, 127, {0, 1, 112, 127}, {}, "keys missing in the last block"},
