@@ -227,7 +227,7 @@ constexpr detail::Rule<BuildReason, BuildRequest> kBuildRules[] = {
      }},
     {BuildReason::kSoftmaxScale, AdmissionRules::kTarget,
      [](const BuildRequest& r, const ModelShape& s) {
-       // Written so that a NaN is refused too; 1e-12 is the seed's.
+       // Written so that a NaN is refused too; 1e-12 is mono-runner's.
        return fault_if(!(std::abs(r.softmax_scale - s.softmax_scale()) <= 1e-12),
                        "build: softmax_scale is {}, must be within 1e-12 of {}", r.softmax_scale,
                        s.softmax_scale());

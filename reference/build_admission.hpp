@@ -22,11 +22,11 @@ struct LayerDescription {
 };
 
 /// Number of leading layers without MoE. Refuses unless at least one layer follows them and all
-/// that follow are MoE and have an indexer (the seed's dense_prefix).
+/// that follow are MoE and have an indexer (mono-runner: dense_prefix).
 std::int64_t dense_prefix(std::span<const LayerDescription> layers);
 
 /// One reason the kernels cannot be built for a model, in the order in which they are looked at:
-/// the seed's, with the stored build's checks of single layers where the seed builds the layers.
+/// mono-runner's, with the stored build's checks of single layers where that builds the layers.
 enum class BuildReason : std::uint8_t {
   kTensorParallel,
   kPipelining,
@@ -127,7 +127,7 @@ struct BuildRequest {
 
 /// The first reason not to build, or nothing. The lists of mono-decode sections 2 and 10 apply
 /// under all rules; they differ in the shared expert alone: the stored build wants it fused, the
-/// target (the seed) serves it separate too, if all layers agree.
+/// target (mono-runner) serves it separate too, if all layers agree.
 std::optional<BuildRefusal> admit_build(const BuildRequest& request, const ModelShape& shape,
                                         AdmissionRules rules = AdmissionRules::kTarget);
 

@@ -34,7 +34,7 @@ struct CompressedSlotMappingOutput {
 /// Only the last token of each group of `compress_ratio` writes, and only on the rank that owns the
 /// compressed position c = position div ratio. A virtual block is one block of every rank:
 /// table column c div (storage_block_size * world), inside it the offset among the owner's
-/// positions (recorded cases, rules behind indexer_metadata).
+/// positions (recordings: indexer_metadata).
 ///
 /// Everything else is -1: the other tokens and ranks, negative positions (a padded request whose
 /// query is longer than its sequence), columns the table does not have (bug case T09: such a column

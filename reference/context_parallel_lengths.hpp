@@ -2,8 +2,8 @@
 // parallelism.
 //
 // Positions are dealt to the ranks in runs of `interleave`: run 0 to rank 0, run 1 to rank 1, ...,
-// then around again (deepseek-indexer-metadata, `get_dcp_local_seq_lens` as its prefill kernel
-// writes it out; recorded cases, rules behind indexer_metadata).
+// then around again (deepseek-indexer-metadata: get_dcp_local_seq_lens, as its prefill kernel
+// writes it out; recordings: indexer_metadata).
 #pragma once
 
 #include <cstdint>

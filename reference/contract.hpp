@@ -12,7 +12,7 @@
 
 namespace monoref {
 
-/// How K and V share a block (specification sections 1 and 8).
+/// How K and V share a block (mono-decode sections 1 and 8).
 enum class KvLayout : std::uint8_t {
   kInterleaved,  ///< one 128-token block holds its K pages, then its V pages: 16 page ids a block
   kDense,        ///< K and V are planes of their own: 8 page ids a block
@@ -24,21 +24,21 @@ enum class OutOfRangeSlot : std::uint8_t {
   kDrop,    ///< what a kernel does, which cannot refuse: the row is not written
 };
 
-/// Which FP8 the codes of activations, weights and caches are (section 8, bug cases F01, F15).
+/// Which FP8 activations, weights and caches are in (mono-decode section 8; bug cases F01, F15).
 enum class Fp8Encoding : std::uint8_t {
   kFn,    ///< gfx950: largest 448, NaN 0x7F and 0xFF
   kFnuz,  ///< gfx942: largest 240, NaN 0x80, no -0
 };
 
-/// What a conversion to FP8 makes of a value past the largest number (section 8, bug case F16).
-/// Both leave NaN a NaN.
+/// What a conversion to FP8 makes of a value past the largest number (mono-decode section 8; bug
+/// case F16). Both leave NaN a NaN.
 enum class Fp8Overflow : std::uint8_t {
   kNan,       ///< a bare convert: NaN, of an infinity too
   kSaturate,  ///< the largest number of that sign, as if clamped before; of an infinity too
 };
 
-/// The magnitude that the largest element of a quantised row is scaled to (section 8, bug case
-/// F02). Above the encoding's largest number it is refused.
+/// The magnitude that the largest element of a quantised row is scaled to (mono-decode section 8;
+/// bug case F02). Above the encoding's largest number it is refused.
 enum class Fp8Max : std::uint8_t { k448, k240, k224 };
 
 /// What the norm goes on with after the residual addition (upstream-semantics section 9.2).

@@ -9,7 +9,7 @@
 
 namespace monoref {
 
-/// How a batch of decodes is handed on (deepseek-indexer-metadata, `_prepare_decode_tensors`).
+/// How a batch of decodes is handed on (deepseek-indexer-metadata: _prepare_decode_tensors).
 enum class DecodePath : std::uint8_t {
   kPlain,           ///< one length a request: no query is longer than one token
   kNative,          ///< [requests, longest query] lengths, the kernel takes multi-token queries
@@ -80,7 +80,7 @@ std::int64_t decode_row_length(std::int64_t length, const DecodeExpandInput& inp
 /// longest query of the batch for all requests, the plain path takes seq_len as it is. Flattened
 /// rows have decode_lens 1, padding rows too, with length 0 and a table row of zeros; other paths
 /// keep the query lengths. Table columns behind the source width are 0: the uniform kernel of the
-/// original copies there what lies behind the source row (recorded cases, rules behind
+/// original copies there what lies behind the source row (recordings:
 /// indexer_metadata). All strides are free; source and destination widths may differ, but a
 /// destination narrower than the source is refused (bug case T08).
 ///

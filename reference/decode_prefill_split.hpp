@@ -23,13 +23,13 @@ struct DecodePrefillSplitInput {
   bool require_uniform = false;                 ///< the decode kernels take one query length only
 };
 
-/// The split (recorded cases, rules behind indexer_metadata; deepseek-indexer-metadata, `build`):
+/// The split (recordings: indexer_metadata):
 ///
 /// 1. Longest query <= threshold, and uniformity not required or the threshold at most 1: all are
 ///    decodes.
 /// 2. Otherwise a first query longer than the threshold: none are.
 /// 3. Otherwise, with uniformity required and every query as long as the first or empty: all are;
-///    the empty ones are padding. Compared query by query: the token count says nothing (bug T03).
+///    the empty ones are padding. Compared one by one: the token count says nothing (bug case T03).
 /// 4. Otherwise the cut is at the first query that differs from the first one (uniform) or exceeds
 ///    the threshold.
 ///

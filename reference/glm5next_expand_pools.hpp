@@ -18,7 +18,7 @@ struct ExpandPoolsInput {
 /// Columns of the result: K * pool_size for the pools, pool_size - 1 for the tail.
 std::int64_t expanded_pool_columns(const ExpandPoolsInput& input);
 
-/// Writes `token_ids` [rows, expanded_pool_columns] (recorded cases, glm5next_expand_pools).
+/// Writes `token_ids` [rows, expanded_pool_columns] (recordings: glm5next_expand_pools).
 ///
 /// Columns j*pool_size .. (j+1)*pool_size-1 hold the tokens of the j-th selected pool, or -1. From
 /// column K*pool_size on follow the tokens behind the last complete pool,

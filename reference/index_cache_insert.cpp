@@ -19,7 +19,7 @@ bool is_empty_call(const IndexCacheInsertInput& input) {
   return input.index_k.empty() || input.index_cache.empty();
 }
 
-/// The seed's argument errors, in its order.
+/// The argument errors of sparse-pa, in its order.
 void check_arguments(const IndexCacheInsertInput& input) {
   if (input.index_k.rank() != 2)
     refuse("index_cache_insert: index_k has rank {}, must have 2", input.index_k.rank());

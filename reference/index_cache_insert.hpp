@@ -24,10 +24,10 @@ struct IndexCacheInsertOutput {
 
 /// The cache's dims, after every check of the input.
 ///
-/// An empty index_k or index_cache is accepted before any other check, as in the seed: nothing is
+/// An empty index_k or index_cache is accepted before any other check, as in sparse-pa: nothing is
 /// stored. Refuses then, in this order and each with its own message: index_k not of rank 2;
 /// index_cache not of rank 3; head dims that differ; slot_mapping not of rank 1; a slot count other
-/// than n; a last cache stride other than 1 (the seed's argument errors); element types that differ
+/// than n; a last cache stride other than 1 (the original's errors); element types that differ
 /// or are not of 1, 2 or 4 bytes (conversion is another stage's); slots neither int32 nor int64;
 /// cache strides that let two slots overlap; and per row: a slot at or beyond the capacity (bug
 /// case P14), an element that the storage of cache or keys does not hold, two rows with one slot.
@@ -40,7 +40,7 @@ struct IndexCacheInsertOutput {
 /// is the right one, and a harness that picked one would call correct kernels wrong.
 std::vector<std::int64_t> index_cache_insert_shape(const IndexCacheInsertInput& input);
 
-/// Stores row r of index_k as bits at slot s = slot_mapping[r] (the seed's scatter,
+/// Stores row r of index_k as bits at slot s = slot_mapping[r] (sparse-pa: insert_index_cache;
 /// upstream-semantics section 3.5): element (r, d) goes to element
 /// (s div block_size) * stride(0) + (s mod block_size) * stride(1) + d of the cache, computed in 64
 /// bits whatever the type of the slots (bug cases O02, O07). Negative slots store nothing (P10,

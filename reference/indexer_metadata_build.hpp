@@ -1,8 +1,8 @@
 // Stage indexer_metadata_build: all metadata of one step of the sparse indexers of
 // DeepSeek-V3.2/V4.
 //
-// The source is deepseek-indexer-metadata, `DeepseekV32IndexerMetadataBuilder.build`, with the
-// rules that its recording settles (recorded cases, rules behind indexer_metadata). Not modelled:
+// The source is deepseek-indexer-metadata: DeepseekV32IndexerMetadataBuilder.build, with the rules
+// that its recording settles (recordings: indexer_metadata). Not modelled:
 // the schedule that an external library computes for the paged scorer.
 #pragma once
 

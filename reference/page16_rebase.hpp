@@ -12,12 +12,12 @@ namespace monoref {
 /// Sides (K, V) that lie inside one block: 2 interleaved, 1 dense (mono-decode section 1).
 std::int64_t page16_sides(KvLayout layout);
 
-/// Whether a block holds both its K and its V pages. The seed decides it from the page counts of
-/// the two cache views: interleaved sides leave the V view short of the pages before its first.
+/// Whether a block holds both its K and its V pages. The original decides it from the page counts
+/// of the two cache views: interleaved sides leave the V view short of the pages before its first.
 bool sides_are_packed(std::int64_t k_view_pages, std::int64_t v_view_pages);
 
-/// How many page ids a block spans: pages_per_block, twice that where the sides are packed (the
-/// seed's rule; bug case P05). Refuses pages_per_block < 1 and one whose double leaves int64.
+/// How many page ids a block spans: pages_per_block, twice that where sides are packed
+/// (sparse-pa: sparse_block_page_stride; bug case P05). pages_per_block < 1 or >= 2^62: refused.
 std::int64_t sparse_block_page_stride(std::int64_t k_view_pages, std::int64_t v_view_pages,
                                       std::int64_t pages_per_block = 8);
 
@@ -33,10 +33,10 @@ struct Page16RebaseOutput {
 /// The output dims. Refuses sides other than 1 and 2 and an id whose product leaves int32.
 std::array<std::int64_t, 2> page16_rebase_shape(const Page16RebaseInput& input);
 
-/// Every id times `sides` (the seed's rebase of block tables, upstream-semantics section 3.4). It
-/// is a plain product: a padding id of -1 becomes -2. The output view is the input's own storage,
-/// element for element, or does not touch it. Refuses what the shape function refuses and an output
-/// of other dims, before it writes anything.
+/// Every id times `sides` (sparse-pa: rebase_block_table_to_page16; upstream-semantics
+/// section 3.4). It is a plain product: a padding id of -1 becomes -2. The output view is the
+/// input's own storage, element for element, or does not touch it. Refuses what the shape function
+/// refuses and an output of other dims, before it writes anything.
 void page16_rebase(const Page16RebaseInput& input, const Page16RebaseOutput& output);
 
 struct Page16RebaseSlotsInput {

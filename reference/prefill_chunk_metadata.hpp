@@ -46,7 +46,7 @@ struct PrefillChunkMetadataOutput {
 /// int32 key rows, negative ratios and a bad ContextParallel.
 PrefillChunkShape prefill_chunk_shape(const PrefillChunkMetadataInput& input);
 
-/// Writes the chunk's tensors (deepseek-indexer-metadata, `build_prefill_chunk_metadata` and its
+/// Writes the chunk's tensors (deepseek-indexer-metadata: build_prefill_chunk_metadata and its
 /// kernel). The query at position p of a request sees
 /// local_length((p + 1) div ratio) keys: the whole prefix, not only this chunk's part (bug case
 /// T14). Rows of token_to_seq behind the exact lengths, where the upper bound was generous, are 0;

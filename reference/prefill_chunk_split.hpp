@@ -28,7 +28,7 @@ struct PrefillChunkSplitInput {
   std::int64_t request_offset = 0;         ///< added to the request numbers of the result
 };
 
-/// Chunks in order (deepseek-indexer-metadata, `split_indexer_prefill_chunks`).
+/// Chunks in order (deepseek-indexer-metadata: split_indexer_prefill_chunks).
 ///
 /// A chunk takes requests as long as their lengths together (N) fit the workspace and query tokens
 /// (M) times N fit max_logits_bytes div 4. A request that fits neither budget is a chunk alone,

@@ -59,8 +59,8 @@ struct SparseBlockTableShape {
 SparseBlockTableShape sparse_block_table_decode_shape(const SparseBlockTableDecodeInput& input);
 SparseBlockTableShape sparse_block_table_prefill_shape(const SparseBlockTablePrefillInput& input);
 
-/// Compacts each token's selection into page ids (upstream-semantics section 5; the seed's row
-/// writer, whose values these are wherever it writes any).
+/// Compacts each token's selection into page ids (upstream-semantics section 5; sparse-pa:
+/// _write_sparse_block_table_row_from_values, whose values these are wherever it writes any).
 ///
 /// A token at position p sees causal_len = max(p + 1, 0) keys; its own block is p div block_size.
 /// Decode: p = seq_lens[i] - decode_query_len + j for token j of request i. An id is valid iff

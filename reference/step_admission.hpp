@@ -53,7 +53,7 @@ struct StepRequest {
   bool caches_bound = true;
   bool microbatched = false;
   bool piecewise_graph = false;
-  bool has_residual = true;  ///< the seed uses zeros where there is none
+  bool has_residual = true;  ///< mono-runner uses zeros where there is none
   bool has_metadata = true;
   std::int64_t data_parallel_size = 1;
 

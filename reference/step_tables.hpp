@@ -8,7 +8,7 @@
 
 namespace monoref {
 
-/// One row a token (mono-decode section 2; the seed's StepTables). The first two are what
+/// One row a token (mono-decode section 2; mono-runner: StepTables). The first two are what
 /// `token_rows` returns. Padding rows of a captured graph are rows like others: slot -1, length 0,
 /// block-table row of zeros.
 struct StepTables {

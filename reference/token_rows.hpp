@@ -32,7 +32,7 @@ struct TokenRowsShape {
 /// length that would leave int32. Divisibility of n by q is the business of `admit_step`.
 TokenRowsShape token_rows_shape(const TokenRowsInput& input);
 
-/// Expands requests to tokens (mono-decode section 2; the seed's token_rows).
+/// Expands requests to tokens (mono-decode section 2; mono-runner: token_rows).
 ///
 /// q = 1 copies both tables whole, padding rows included. Otherwise row r holds token j = r mod q
 /// of request i = r div q: block-table row i and length seq_lens[i] - (q - 1 - j). Lengths of

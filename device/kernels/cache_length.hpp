@@ -1,5 +1,5 @@
 // From global key counts to what one rank's indexer cache holds: compression and context
-// parallelism (deepseek-indexer-metadata, get_dcp_local_seq_lens and build_prefill_chunk_metadata).
+// parallelism (deepseek-indexer-metadata: get_dcp_local_seq_lens and build_prefill_chunk_metadata).
 #pragma once
 
 #include <cstdint>

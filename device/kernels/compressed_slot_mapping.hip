@@ -1,7 +1,7 @@
 // compressed_slot_mapping: where each token of a step stores its entry in this rank's indexer
 // cache.
 //
-// Source of the rule: deepseek-indexer-metadata (get_compressed_slot_mapping) as the recording of
+// Source of the rule: deepseek-indexer-metadata: get_compressed_slot_mapping, as recordings:
 // indexer_metadata states it. With compression a group of `ratio` keys makes one entry, stored when
 // its last key arrives: position p stores entry c = p div ratio if p + 1 is a multiple of ratio.
 // Entries go round the ranks in runs of `interleave`, so one block of the table stands for a

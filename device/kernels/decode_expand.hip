@@ -1,7 +1,7 @@
 // decode_expand: a uniform decode batch flattened to one row a query token.
 //
-// Source of the rule: deepseek-indexer-metadata (_prepare_uniform_decode_kernel and the lines
-// around its launch). Row r is query token r mod n of request r div n, n being max_decode_len; it
+// Source of the rule: deepseek-indexer-metadata: _prepare_uniform_decode_kernel and the lines
+// around its launch. Row r is query token r mod n of request r div n, n being max_decode_len; it
 // sees seq_len - n + (r mod n) + 1 keys, of which compression and context parallelism leave the
 // visible entries of cache_length.hpp. The lengths alone, as [requests, n], are those of the native
 // path.

@@ -1,7 +1,7 @@
 // glm5next_indexer: regrouping of ragged decode tokens, exact rows of short decodes, and pools
 // expanded to tokens.
 //
-// Source of the rule: glm5next-sparse-indexer; for the pool expansion the rule of the recording
+// Source of the rule: glm5next-sparse-indexer; for the pool expansion the rule of recordings:
 // glm5next_expand_pools. The tokens of request r of a decode batch are the flat tokens start_r ..
 // start_r + decode_lens[r] - 1, start_r being the sum of the decode lengths before it. In the
 // padded grid [requests, lmax] token t of request r is row (r, t); rows behind a request's tokens

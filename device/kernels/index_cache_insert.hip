@@ -1,6 +1,6 @@
 // index_cache_insert: index keys scattered into their side cache by slot.
 //
-// Source of the rule: sparse-pa (minimax_m3_insert_index_cache), upstream-semantics section 3.5.
+// Source of the rule: sparse-pa: insert_index_cache, upstream-semantics section 3.5.
 // Row r goes to token slot mod block_size of block slot div block_size. Elements are moved as bits,
 // one kernel for each element size (b8, b16, b32: bits) and slot type (s32, s64).
 

@@ -1,7 +1,7 @@
 // page16_rebase: block tables and slots on the page numbering of a cache whose K and V sides share
 // a block.
 //
-// Source of the rule: sparse-pa (minimax_m3_rebase_block_table_to_page16), upstream-semantics
+// Source of the rule: sparse-pa: rebase_block_table_to_page16, upstream-semantics
 // section 3.4. Where a block spans the pages of `sides` sides, block b becomes sides * b, and slot
 // s becomes s + 128 * (s div 128) * (sides - 1). A negative block id is multiplied like any other
 // (-1 becomes -2); a negative slot means "store nothing" and stays as it is.

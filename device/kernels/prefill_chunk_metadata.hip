@@ -1,6 +1,6 @@
 // prefill_chunk_metadata: which entries of a gathered chunk each of its queries scores.
 //
-// Source of the rule: deepseek-indexer-metadata (build_prefill_chunk_metadata and its kernel). The
+// Source of the rule: deepseek-indexer-metadata: build_prefill_chunk_metadata and its kernel. The
 // entries of a chunk's requests lie one request behind the other; cu_seq_lens says where each
 // starts. A query at position p of request r scores entries cu_seqlen_ks = cu_seq_lens[r] up to,
 // not including, cu_seqlen_ke = cu_seq_lens[r] + visible_entries(p + 1). token_to_seq names the

@@ -1,6 +1,6 @@
 // sparse_block_table: one query row's selected blocks as physical page-16 ids, and its context.
 //
-// Source of the rule: sparse-pa (_write_sparse_block_table_row_from_values and its two builders),
+// Source of the rule: sparse-pa: _write_sparse_block_table_row_from_values and its two builders,
 // upstream-semantics section 5. One wave makes one row; a lane looks at one selected id (two, on
 // waves narrower than 64).
 //

@@ -1,6 +1,6 @@
 // token_rows: one block table row and one length a token of the step.
 //
-// Source of the rule: mono-runner (token_rows), mono-decode section 2. A request of q query tokens
+// Source of the rule: mono-runner: token_rows, mono-decode section 2. A request of q query tokens
 // becomes q rows; its token j sees seq_len - (q - 1 - j) keys. Lengths of padded or young requests
 // go to zero and below and are not clamped. With q == 1 both tables are returned whole.
 

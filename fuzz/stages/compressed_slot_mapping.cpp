@@ -256,7 +256,7 @@ Stage compressed_slot_mapping_stage() {
   stage.name = "compressed_slot_mapping";
   stage.summary = "where each token stores its compressed key, and compressed lengths";
   stage.source =
-      "deepseek-indexer-metadata: get_compressed_slot_mapping; recorded cases, rules behind "
+      "deepseek-indexer-metadata: get_compressed_slot_mapping; recordings: "
       "indexer_metadata";
   stage.dimensions = joined(
       {

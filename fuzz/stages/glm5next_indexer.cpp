@@ -80,7 +80,7 @@ Stage glm5next_indexer_stage() {
   Stage stage;
   stage.name = "glm5next_indexer";
   stage.summary = "ragged decodes in a padded grid, exact short rows, pools expanded to tokens";
-  stage.source = "glm5next-sparse-indexer; recorded cases, glm5next_expand_pools";
+  stage.source = "glm5next-sparse-indexer; recordings: glm5next_expand_pools";
   stage.dimensions = all_dimensions();
   stage.build = [](const Params& params, const Contract&, std::uint64_t seed) {
     return part_named(params.word("part")).build(params, seed);

@@ -333,8 +333,8 @@ Stage indexer_metadata_build_stage() {
   stage.name = "indexer_metadata_build";
   stage.summary = "all metadata of one step of the DeepSeek-V3.2/V4 indexer";
   stage.source =
-      "deepseek-indexer-metadata: DeepseekV32IndexerMetadataBuilder.build; recorded cases, rules "
-      "behind indexer_metadata";
+      "deepseek-indexer-metadata: DeepseekV32IndexerMetadataBuilder.build; recordings: "
+      "indexer_metadata";
   stage.contracts = {"mono", "mono,decode_lengths=as-seed"};
   stage.dimensions = indexer_metadata_dimensions();
   stage.build = build_indexer_metadata_case;

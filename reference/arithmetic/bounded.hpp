@@ -35,10 +35,10 @@ inline constexpr Rounding kApproximateExp2{2.0, true};
 inline constexpr Rounding kApproximateRcp{1.0, true};
 inline constexpr Rounding kApproximateRsq{2.0, true};
 inline constexpr Rounding kApproximateDivision{2.0, true};
-/// Additions inside Hopper's matrix units (matrix-cores) with BF16 operands, and with FP8 under
-/// mma.sync: in a group of n addends each is cut by less than 2^-25 of the largest and the sum by
-/// less than 2^-23 of itself, together at most n/4 + 1 ulps of the sum of magnitudes, which 1.5 (n
-/// - 1) covers for every n >= 2. A single addend is exact.
+/// Additions inside Hopper's matrix units (matrix-cores section 4) with BF16 operands, and with FP8
+/// under mma.sync: in a group of n addends each is cut by less than 2^-25 of the largest and the
+/// sum by less than 2^-23 of itself, together at most n/4 + 1 ulps of the sum of magnitudes, which
+/// 1.5 (n - 1) covers for every n >= 2. A single addend is exact.
 inline constexpr Rounding kHopperMatrixUnit{1.5, false, 0x1p-126};
 /// FP8 wgmma keeps 13 fractional and 14 significant bits: at most (n + 1) 2^10 ulps by the same
 /// count, which 3 (n - 1) 2^10 covers.

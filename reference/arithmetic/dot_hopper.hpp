@@ -1,5 +1,5 @@
-// Profiles `hopper-mma` and `hopper-wgmma`: the two ways in which an H200 adds (matrix-cores,
-// "Hopper").
+// Profiles `hopper-mma` and `hopper-wgmma`: the two ways in which an H200 adds (matrix-cores
+// section 4).
 //
 // Both align a group of exact products, and c, to the largest exponent among them, cut every addend
 // toward zero at a fixed number of fractional bits, add exactly, and cut the sum toward zero. They

@@ -1,4 +1,4 @@
-// Profile `portable`: the contract of the in-tree kernels (matrix-cores, "portable").
+// Profile `portable`: the contract of the in-tree kernels (matrix-cores section 1).
 #pragma once
 
 #include "reference/arithmetic/dot_profile.hpp"

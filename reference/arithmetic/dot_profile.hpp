@@ -1,4 +1,4 @@
-// Dot products under a named arithmetic profile: how a matrix instruction adds (matrix-cores).
+// Dot products under a profile: how a matrix instruction adds (matrix-cores sections 1 to 4).
 #pragma once
 
 #include <cstdint>

@@ -46,8 +46,8 @@ void check_case(const RecordedCase& each, Dot dot, Counts& counts) {
   }
 }
 
-// The three profiles are three different answers (matrix-cores): a profile under another's name
-// would be noticed.
+// The three profiles are three different answers (matrix-cores sections 1 and 4): a profile under
+// another's name would be noticed.
 TEST(DotProfile, ProfilesDisagreeOnRecordedE4M3) {
   const Recording recording = test::recorded("hopper_wgmma");
   for (const std::string name : {"portable", "hopper-mma"}) {

@@ -1,5 +1,5 @@
-// Each stage on small inputs whose right answers are written out by hand, from the seeds' examples
-// where they have some.
+// Each stage on small inputs whose right answers are written out by hand, from the examples of
+// reference/spec/seeds.md where it has some.
 #include <gtest/gtest.h>
 
 #include <limits>

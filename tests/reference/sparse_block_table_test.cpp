@@ -425,7 +425,7 @@ RandomDecode random_decode(std::uint64_t seed) {
   return made;
 }
 
-/// The seed's row writer, lane by lane as it is written there; nothing where it stores nothing.
+/// The row writer of sparse-pa, lane by lane as it is there; nothing where it stores nothing.
 struct OriginalRow {
   std::vector<std::optional<std::int64_t>> pages;
   std::int64_t context = 0;
