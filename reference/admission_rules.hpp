@@ -15,7 +15,7 @@ namespace monoref {
 /// Whose list of reasons applies. Each level includes the ones before it.
 enum class AdmissionRules : std::uint8_t {
   kTarget,  ///< mono-decode section 2, in the order of mono-decode section 10
-  kStored,  ///< the stored dispatcher: mono-decode section 10, all of "Admission, in order"
+  kStored,  ///< the stored dispatcher: mono-decode section 10, "Admission, in order"
   kNewer,   ///< with the three checks of the newer dispatcher after them
 };
 

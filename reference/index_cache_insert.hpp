@@ -24,8 +24,8 @@ struct IndexCacheInsertOutput {
 
 /// The cache's dims, after every check of the input.
 ///
-/// An empty index_k or index_cache is accepted before any other check, as in sparse-pa: nothing is
-/// stored. Refuses then, in this order and each with its own message: index_k not of rank 2;
+/// An empty index_k or index_cache is accepted before any other check, as in sparse-pa, and nothing
+/// is stored. Refuses then, in this order and each with its own message: index_k not of rank 2;
 /// index_cache not of rank 3; head dims that differ; slot_mapping not of rank 1; a slot count other
 /// than n; a last cache stride other than 1 (the original's errors); element types that differ
 /// or are not of 1, 2 or 4 bytes (conversion is another stage's); slots neither int32 nor int64;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "fuzz/commands/commands.hpp"
+#include "fuzz/sources.hpp"
 
 namespace monoref {
 namespace {
@@ -36,11 +37,16 @@ int list_command(const CommonOptions& common) {
   for (const Stage* stage : stages) {
     fmt::print("{:<24} {}\n{:<24}   {}{}\n", stage->name, stage->summary, "", stage->source,
                stage->launch ? "" : "; no kernel");
-    if (common.stages != "all") print_dimensions(*stage);
+    if (common.stages != "all") {
+      fmt::print("{:<24}   the rule: {}\n", "",
+                 fmt::join(specification_files(stage->source), ", "));
+      print_dimensions(*stage);
+    }
   }
   if (common.stages == "all") {
     fmt::print(
-        "\n`monoref list --stage NAME` shows a stage's dimensions, properties and mutants.\n\n");
+        "\nSources are in reference/spec/, codes of mutants in fuzz/bug_cases.md.\n"
+        "`monoref list --stage NAME` shows a stage's dimensions, properties and mutants.\n\n");
     print_contracts();
   }
   fmt::print("list: {} stages\n", stages.size());

@@ -93,7 +93,7 @@ Bounded either(const Bounded& a, const Bounded& b);
 /// The sum of all terms in any order and any association: n - 1 additions for n terms, of which
 /// exact zeros do not count. With u = ulps * 2^-23 the error is at most ((1 + u)^(n-1) - 1) times
 /// the sum of magnitudes, for every order (Higham, Accuracy and Stability of Numerical Algorithms,
-/// section 4.2). If a partial sum could overflow, anything is admitted.
+/// 4.2). If a partial sum could overflow, anything is admitted.
 Bounded sum(std::span<const Bounded> terms, const Rounding& rounding);
 
 /// start + a[0] b[0] + a[1] b[1] + ..., in any order, with fused or separate products. Refuses
