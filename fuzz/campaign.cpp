@@ -5,6 +5,7 @@
 #include <set>
 
 #include "fuzz/corpus.hpp"
+#include "fuzz/random.hpp"
 
 namespace monoref {
 namespace {
@@ -15,7 +16,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Properties and reused buffers cost several runs; every fourth case pays for them.
+/// Properties and reused buffers cost several runs; every fourth case of a contract pays for them.
 constexpr std::uint64_t kDeepEvery = 4;
 
 /// A companion for the reused-buffers step: another case of the same stage and contract.
@@ -41,7 +42,25 @@ std::string kind_of(const CaseResult& result) {
                      run.first_difference ? run.first_difference->output : "");
 }
 
+/// The contracts that the cases of a stage have in turn.
+std::uint64_t contracts_of(const Stage& stage, const CampaignOptions& options) {
+  return options.contract ? 1 : stage.contracts.size();
+}
+
 }  // namespace
+
+bool is_deep(std::uint64_t index, std::uint64_t contracts) {
+  return index / contracts % kDeepEvery == 0;
+}
+
+std::uint64_t shard_of(std::uint64_t stage, std::uint64_t index, std::uint64_t contracts,
+                       std::uint64_t shards) {
+  const std::uint64_t kinds = contracts * kDeepEvery;  // of cases: contract, deep or not
+  const std::uint64_t kind = index % kinds;
+  const std::uint64_t turn = index / kinds;
+  const std::uint64_t first = CounterRandom(stage, turn / shards).bits32();
+  return (first + kind + turn % shards) % shards;
+}
 
 Summary CampaignReport::summary() const {
   Summary sum;
@@ -105,14 +124,16 @@ CampaignReport run_campaign(const CampaignOptions& options,
   const auto start = Clock::now();
   const std::uint64_t count = options.stages.size();
   CampaignProgress now;
-  for (std::uint64_t i = options.shard;; i += options.shards) {
+  for (std::uint64_t i = 0;; ++i) {
     if (options.cases && i >= *options.cases) break;
-    if (options.seconds && seconds_since(start) >= *options.seconds) break;
     StageReport& at = report.stages[i % count];
     const std::uint64_t index = i / count;
+    const std::uint64_t contracts = contracts_of(*at.stage, options);
+    if (shard_of(i % count, index, contracts, options.shards) != options.shard) continue;
+    if (options.seconds && seconds_since(start) >= *options.seconds) break;
     const auto case_start = Clock::now();
     const Draw draw = draw_case(*at.stage, options.seed, index, options.contract);
-    const bool deep = index % kDeepEvery == 0;
+    const bool deep = is_deep(index, contracts);
     const bool has_kernel = static_cast<bool>(at.stage->launch);
     const std::optional<Companion> earlier =
         deep && has_kernel ? std::optional(Companion{options.seed, index}) : std::nullopt;

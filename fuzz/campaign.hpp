@@ -20,7 +20,7 @@ struct CampaignOptions {
   std::uint64_t seed = 1;
   std::optional<std::uint64_t> cases;  ///< over all stages and shards together
   std::optional<double> seconds;
-  std::uint64_t shard = 0, shards = 1;  ///< this run takes the cases with index % shards == shard
+  std::uint64_t shard = 0, shards = 1;  ///< this run takes the cases that `shard_of` deals to it
   std::filesystem::path corpus;         ///< empty: findings are printed only
   int most_findings = 10;               ///< stop after so many different ones
 };
@@ -46,6 +46,16 @@ struct CampaignReport {
   Summary summary() const;
 };
 
+/// Whether a stage's case of this index also has its properties checked and its buffers reused:
+/// every fourth, of each of the `contracts` that its cases have in turn.
+bool is_deep(std::uint64_t index, std::uint64_t contracts);
+
+/// Which of `shards` a stage's case of this index belongs to. Of each stage and contract, deep or
+/// not, any number of shards get cases in turn, each as many as any other; which one begins changes
+/// without a period, so that no choice that goes by the index stays with one shard.
+std::uint64_t shard_of(std::uint64_t stage, std::uint64_t index, std::uint64_t contracts,
+                       std::uint64_t shards);
+
 /// What a caller may show while the campaign runs; called after every case.
 struct CampaignProgress {
   std::uint64_t done = 0;
@@ -53,8 +63,9 @@ struct CampaignProgress {
   std::size_t findings = 0;
 };
 
-/// Runs a campaign. Every fourth case also has its stage's properties checked and is run as the
-/// second step through the buffers of another case of its stage.
+/// Runs a campaign. Cases go to the stages in turn, whatever the shards are; deep ones also have
+/// their stage's properties checked and are run as the second step through the buffers of another
+/// case of their stage.
 CampaignReport run_campaign(const CampaignOptions& options,
                             const std::function<void(const CampaignProgress&)>& progress,
                             const std::function<void(const CaseResult&)>& each);
