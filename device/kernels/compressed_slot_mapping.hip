@@ -59,8 +59,8 @@ MONOREF_DEVICE std::int64_t slot_of_position(std::int64_t position, const std::i
 //          seq_lens int32 [requests], dense: global keys, this step's included
 //          block_table int32 [requests, width], rows table_row_stride elements apart
 // Outputs  slot_mapping int64 [slot_count], dense; in entries of the cache; -1 for tokens that
-// store
-//          nothing and for all from query_start_loc[requests] on (the padding of a captured graph)
+//          store nothing and for all from query_start_loc[requests] on (the padding of a captured
+//          graph)
 // Sizes    storage_block_size B >= 1 entries a block; compress_ratio, world, rank, interleave as in
 //          CacheSharing.
 // Launch   any grid and any block of whole waves; x goes over requests and the padding, y over the

@@ -15,12 +15,12 @@
 //
 // The waves' sums are added in order, starting from 0, the shared expert's behind the others.
 //
-// Work. A block makes tiles of 16 rows of the weights for up to 16 tokens. It goes through the
-// units in their order, in batches of up to 8 visits: a visit is some neighbouring steps of one
-// expert, which a team of 16 threads multiplies one after the other; the weights of the next batch
-// arrive while the last of this one are multiplied. Then the batch's products are added in order,
-// each wave's accumulators by threads of their own. In the wide form all tokens of an expert share
-// its visit, in the narrow one those of the shared expert.
+// Work. A block computes tiles of 16 rows of the weights for up to 16 tokens. It goes through the
+// units in order, in batches of up to 8 work items, the visits. A visit is a few consecutive K
+// steps of one expert, which a team of 16 lanes multiplies one after the other; the weights of the
+// next batch are loaded while the last of this one are multiplied. Then the batch's products are
+// added in order, each wave's accumulators by threads of their own. In the wide form all tokens of
+// an expert share its visit, in the narrow one those of the shared expert.
 
 #include <cstdint>
 
@@ -133,7 +133,7 @@ struct Work {
   std::uint8_t not_finite[kPositions * kTileRows];  ///< wide: a weight of a position and row is
 };
 
-/// Where a thread stands in its tile.
+/// A thread's coordinates in its tile.
 struct TilePlace {
   int thread, threads;  ///< of the block
   std::int32_t first_token;
@@ -144,7 +144,7 @@ struct TilePlace {
   int positions;  ///< of a batch: 4 or 8
 };
 
-/// Where this thread stands in tile `i` of the launch.
+/// This thread's coordinates in tile `i` of the launch.
 MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int32_t i) {
   const std::int32_t row_tiles = p.hidden() / kTileRows;
   const std::int32_t first = i / row_tiles * kTileTokens;
@@ -186,7 +186,7 @@ MONOREF_DEVICE std::int32_t known_id(const Down& p, std::int32_t pair) {
   return -1;
 }
 
-/// Waits until the ids of the tile's tokens are in shared memory. All threads come here.
+/// Waits until the ids of the tile's tokens are in shared memory. Block-collective.
 MONOREF_DEVICE void load_ids(const Down& p, const TilePlace& at, Work& work) {
   const int count = at.tokens * p.slots;
   MONOREF_KEEP_LOOP
@@ -205,7 +205,7 @@ MONOREF_DEVICE std::uint32_t tokens_of(const Down& p, const TilePlace& at, const
   return tokens;
 }
 
-/// Marks the experts that any token of the launch is routed to. All threads come here.
+/// Marks the experts that any token of the launch is routed to. Block-collective.
 MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_t* named) {
   const std::int32_t ids = p.stack.n_routed + 1;
   MONOREF_KEEP_LOOP
@@ -219,8 +219,8 @@ MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_
   __syncthreads();
 }
 
-/// Cuts an expert's steps: at most as many to a visit as there is room for the products of `tokens`
-/// tokens, and few enough that `units` of them are shared by all positions.
+/// Splits an expert's K steps into visits: no more steps in one than the room for products takes
+/// with `tokens` tokens, and few enough that `units` of them occupy every position of a batch.
 MONOREF_DEVICE Cut cut_steps(const Down& p, const TilePlace& at, int tokens, std::int32_t units) {
   std::int32_t span = kVisitProducts / (tokens > 1 ? tokens : 1);
   const std::int32_t share = units / at.positions;
@@ -230,7 +230,7 @@ MONOREF_DEVICE Cut cut_steps(const Down& p, const TilePlace& at, int tokens, std
   return {(p.steps() + visits - 1) / visits, visits};
 }
 
-/// Lists the experts of the launch with their tokens in this tile. All threads come here.
+/// Lists the experts of the launch with their tokens in this tile. Block-collective.
 MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& work) {
   auto* named = reinterpret_cast<std::uint8_t*>(work.operands);
   mark_experts(p, at, named);
@@ -259,7 +259,7 @@ MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& w
     __syncthreads();
   }
   const bool has_shared = named[p.stack.n_routed] != 0;
-  __syncthreads();  // before something else is staged there
+  __syncthreads();  // before that shared memory is staged into again
   const std::uint32_t shared = has_shared ? work.groups[count - 1] >> 16 : 0;
   std::int32_t routed = has_shared ? count - 1 : count;
   if (MONOREF_FAULT(down_expert_grouped_twice) && routed > 0) routed += 1;
@@ -279,8 +279,8 @@ MONOREF_DEVICE std::int32_t routed_slots(const Down& p, const Work& work, int to
   return p.slots - (has_shared(p, work, token) ? 1 : 0);
 }
 
-/// Lists the visits of the tile's tokens one after the other, then those of the shared expert. All
-/// threads come here.
+/// Lists the visits of the tile's tokens one after the other, then those of the shared expert.
+/// Block-collective.
 MONOREF_DEVICE VisitList list_tokens(const Down& p, const TilePlace& at, Work& work) {
   std::uint32_t shared = 0;
   std::int32_t slots = 0;
@@ -400,14 +400,14 @@ MONOREF_DEVICE void load_batch(const Down& p, const TilePlace& at, const VisitLi
     loading.load<false>(row_of(p, at, visit), visit.first * kStep);
 }
 
-/// The place of the `n`-th of some bits.
+/// The index of the `n`-th set bit.
 MONOREF_DEVICE int bit_at(std::uint32_t bits, int n) {
   MONOREF_KEEP_LOOP
   for (int i = 0; i < n; ++i) bits &= bits - 1;
   return lanes_of((bits & (0U - bits)) - 1);
 }
 
-/// What a visit's products with a pair are multiplied by.
+/// The weight of a visit's products with a pair.
 MONOREF_DEVICE float weight_of(const Down& p, const Visit& visit, std::int32_t pair) {
   if (MONOREF_FAULT(down_weight_of_wrong_slot)) pair = pair / p.slots * p.slots;
   if (MONOREF_FAULT(down_shared_weighs_as_routed) && visit.expert == p.stack.n_routed)
@@ -429,8 +429,8 @@ struct VisitTokens {
   }
 };
 
-/// Finds the `count` tokens of the thread's visit, and their route weights: each thread of the team
-/// one. All lanes of the wave come here.
+/// Finds the `count` tokens of the team's visit and their route weights, one token a thread.
+/// Wave-collective.
 MONOREF_DEVICE VisitTokens find_tokens(const Down& p, const TilePlace& at, const Visit& visit,
                                        int count, Work& work) {
   if (at.row < count) {
@@ -446,8 +446,8 @@ MONOREF_DEVICE VisitTokens find_tokens(const Down& p, const TilePlace& at, const
   return {p, work.first_step + at.position * kTileTokens};
 }
 
-/// For how many tokens the visits of this wave are multiplied: what most of them have, or more. All
-/// lanes of the wave come here.
+/// The token count that this wave's visits are multiplied for: the largest that one of them has,
+/// rounded up to an instantiated one. Wave-collective.
 MONOREF_DEVICE int tokens_of_wave(int count) {
   if (!simt::any(count > 1)) return 1;
   if (!simt::any(count > 2)) return 2;
@@ -478,7 +478,7 @@ MONOREF_DEVICE void store_some(const float (&sums)[kTileTokens], const float* we
   }
 }
 
-/// Leaves the products of step `step` of a visit, weighted, and starts the sums anew.
+/// Stores the weighted products of step `step` of a visit and resets the sums.
 MONOREF_DEVICE void store_products(const TilePlace& at, const Visit& visit, int step, int count,
                                    float (&sums)[1][kTileTokens], Work& work) {
   const bool pads = visit.pads && step == visit.steps - 1;
@@ -492,9 +492,8 @@ MONOREF_DEVICE void store_products(const TilePlace& at, const Visit& visit, int 
   for (int i = 0; i < kTileTokens; ++i) sums[0][i] = 0.0F;
 }
 
-/// Multiplies this thread's visit of a batch with its tokens and leaves the products. The visit's
-/// first columns are in `loading`, where those of the next batch are afterwards. All threads come
-/// here.
+/// Multiplies this thread's visit of a batch with its tokens and stores the products. `loading` has
+/// the visit's first columns on entry, and those of the next batch on return. Block-collective.
 template <bool fp4>
 MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const VisitList& list,
                              const Batch& batch, const Visit& visit, RowCodes (&loading)[1],
@@ -516,7 +515,7 @@ MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const VisitList
   MONOREF_KEEP_LOOP
   for (int k = 0; k < longest; k += 1 << bits) {
     const int here = k < columns ? count : 0, following = k + (1 << bits);
-    wave_sync();  // what is staged has been used
+    wave_sync();  // the staged operands have been used
     x.stage(here, bits, at.row, p.stack.e8m0_zero, operands);
     wave_sync();
     x.load<true>(rows, following < columns ? count : 0, bits, at.row, following);
@@ -558,7 +557,7 @@ MONOREF_DEVICE void add_visit(const TilePlace& at, int i, int wave, int share, i
 }
 
 /// Adds the products of a batch of `count` visits to the accumulators in the order of the units:
-/// each wave, row and share of the tokens by a thread of its own. All threads come here.
+/// each wave, row and share of the tokens by a thread of its own. Block-collective.
 ///
 /// In the wide form a token that is not routed to an expert multiplies its weights by 0, and that
 /// by 0 once more: this adds 0, or NaN, if one of the weights is not finite.
@@ -574,8 +573,8 @@ MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, Work& 
   __syncthreads();
 }
 
-/// Multiplies a batch and adds its products. The first columns of this thread's visit are in
-/// `loading`, where those of the next batch are afterwards. All threads come here.
+/// Multiplies a batch and adds its products. `loading` has the first columns of this thread's visit
+/// on entry, and those of the next batch on return. Block-collective.
 MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& tile, const VisitList& list,
                                const Batch& batch, RowCodes (&loading)[1], Work& work) {
   TilePlace at = tile;
@@ -620,7 +619,7 @@ MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& w
   }
 }
 
-/// All of one tile. All threads come here.
+/// One whole tile. Block-collective.
 MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < kSets * kWaves * kTileSums; i += at.threads) work.sums[i] = 0.0F;
@@ -638,7 +637,7 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
        batch = batch_from(at, list, batch.end))
     make_batch(p, at, list, batch, loading, work);
   store_tile(p, at, work);
-  __syncthreads();  // the next tile takes the place of this one
+  __syncthreads();  // the next tile overwrites what this one had in shared memory
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {  // each variant of a kernel has its own
 
 constexpr int kStep = 128;       ///< k of a matrix-core step, a multiple of which all widths are
 constexpr int kTileRows = 16;    ///< rows whose codes of 16 bytes follow each other
-constexpr int kTileTokens = 16;  ///< that weights are multiplied with once they are read
+constexpr int kTileTokens = 16;  ///< tokens that share one read of the weights
 
 /// Values of a kernel's `weights` parameter.
 constexpr std::int32_t kWeightsMxfp8 = 0;
@@ -93,7 +93,7 @@ struct MatrixRow {
             stack.k / kMxBlock, columns};
   }
 
-  /// The codes from byte `byte` of the row on, a multiple of 16, and `i` runs further.
+  /// The 16 bytes of codes that lie `i` vectors behind byte `byte` of the row, a multiple of 16.
   MONOREF_MEMBER const std::uint8_t* run(std::int32_t byte, int i) const {
     if (MONOREF_FAULT(mx_weights_not_shuffled)) return codes + byte + 16 * i;
     return codes + std::int64_t{byte} * kTileRows + i * 16 * kTileRows;

@@ -1,10 +1,10 @@
-// Multiplying experts' weights with the tokens that are routed to them.
+// Multiplies experts' weights with the tokens that are routed to them.
 //
-// The unit of work is a team: 16 neighbouring threads with the 16 rows of a tile of one or two
-// matrices, and the chains of up to 16 tokens. Its weights are loaded 64 bytes a row at a time,
-// well ahead of their use; the operands of its tokens, a chunk of k that is as long as the tokens
-// are few, are decoded once by all its threads together and read by each from shared memory. Teams
-// share waves but wait for no others.
+// A team is a group of 16 neighbouring lanes. It has the 16 rows of a tile of one or two matrices,
+// and the fma chains of up to 16 tokens. It loads its weights 64 bytes a row at a time, well ahead
+// of their use. The operands of its tokens are decoded once by all its threads into shared memory,
+// from where each thread reads them; they are a chunk of k that is the longer the fewer tokens
+// there are. Teams share waves but never wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace {  // each variant of a kernel has its own
 
 constexpr int kTeamThreads = kTileRows;
 
-/// Runs of 16 bytes of a row that a thread has on their way at a time, and what columns they hold.
+/// 16-byte vectors of a row that a thread has in flight at a time, and the columns in them.
 constexpr int kLoadRuns = 4;
 template <bool fp4>
 constexpr int kLoadCodes = kLoadRuns * kRunCodes<fp4>;
@@ -33,7 +33,7 @@ constexpr int kTeamOperands = 16 * kTeamThreads;
 /// different banks.
 constexpr int kTeamStride = kTeamOperands + 4;
 
-/// Neighbouring columns of a thread's row on their way from memory: kLoadCodes of them.
+/// kLoadCodes neighbouring columns of a thread's row, in flight from memory.
 struct RowCodes {
   simt::Vec16 run[kLoadRuns];
   std::uint32_t scale[kLoadRuns];  ///< of each block; half as many blocks of E4M3FN
@@ -72,16 +72,16 @@ struct RowCodes {
   }
 };
 
-/// What a thread multiplies next: the same columns of `rows` rows. The codes are in shared memory,
-/// where a loop can choose among them, in places of this thread alone; so many threads are in the
-/// block, and that far apart lie its places.
+/// The weights that a thread multiplies next: the same columns of `rows` rows. The codes are staged
+/// in shared memory, where a loop can index them, in 16-byte slots private to the thread; its slots
+/// are `threads` apart, which is the size of the block.
 template <int rows, int threads>
 struct KeptCodes {
-  const simt::Vec16* places;  ///< [row][run]
+  const simt::Vec16* places;  ///< [row][vector]
   std::uint32_t scales[rows];
   bool plain;
 
-  /// Keeps what has arrived.
+  /// Stages what has been loaded.
   template <bool fp4>
   MONOREF_MEMBER static KeptCodes of(const RowCodes (&codes)[rows], std::int32_t e8m0_zero,
                                      simt::Vec16* place) {
@@ -97,8 +97,8 @@ struct KeptCodes {
     return kept;
   }
 
-  /// Continues the chains of the first `tokens` tokens by columns first .. first + n - 1 of these;
-  /// the tokens' operands begin at `x` in shared memory, n apart.
+  /// Continues the fma chains of the first `tokens` tokens by columns first .. first + n - 1 of
+  /// these; the tokens' operands begin at `x` in shared memory, n apart.
   template <bool fp4, int tokens, int n, int size>
   MONOREF_MEMBER void add_to(float (&sums)[rows][size], const float* x, int first,
                              std::int32_t e8m0_zero) const {
@@ -108,7 +108,7 @@ struct KeptCodes {
       add_any<fp4, tokens, n>(sums, x, first, e8m0_zero);
   }
 
-  /// True if one of the operands that these are is infinite or NaN.
+  /// True if one of the operands is infinite or NaN.
   template <bool fp4>
   MONOREF_MEMBER bool any_not_finite(std::int32_t e8m0_zero) const {
     if (plain) return false;
@@ -131,7 +131,7 @@ struct KeptCodes {
     return scales[row] >> k / kMxBlock * 8 & 0xFF;
   }
 
-  /// The run of codes that has column `k`.
+  /// The 16-byte vector of codes that has column `k`.
   template <bool fp4>
   MONOREF_MEMBER const simt::Vec16& run(int row, int k) const {
     return places[(row * kLoadRuns + k / kRunCodes<fp4>)*threads];
@@ -143,7 +143,7 @@ struct KeptCodes {
     return run<fp4>(row, k).word[k % kRunCodes<fp4> / kWordCodes<fp4>];
   }
 
-  /// Continues the chains by a word's columns.
+  /// Continues the fma chains by a word's columns.
   template <bool fp4, int tokens, int n, int size>
   MONOREF_MEMBER static void add_word(float (&sums)[rows][size], const float* x,
                                       const float (&w)[rows][kWordCodes<fp4>]) {
@@ -164,7 +164,8 @@ struct KeptCodes {
     }
   }
 
-  /// Takes a run in a turn, or with many tokens, whose operands fill the registers, a word.
+  /// An iteration takes a 16-byte vector or, with many tokens, whose operands fill the registers, a
+  /// word.
   template <bool fp4, int tokens, int n, int size>
   MONOREF_MEMBER void add_plain(float (&sums)[rows][size], const float* x, int first) const {
     constexpr int kWord = kWordCodes<fp4>;
@@ -183,7 +184,7 @@ struct KeptCodes {
     }
   }
 
-  /// `words` words from column `k` on, of one run.
+  /// `words` words from column `k` on, of one 16-byte vector.
   template <bool fp4, int tokens, int n, int words, int size>
   MONOREF_MEMBER void add_plain_words(float (&sums)[rows][size], const float* x, int k) const {
     constexpr int kWord = kWordCodes<fp4>;
@@ -223,19 +224,18 @@ struct KeptCodes {
   }
 };
 
-/// The numbers of tokens that there is a text for: 1, 2, 4, 8, 16. The first of them that is not
-/// below `tokens`, 1 to 16.
+/// Rounds a token count, 1 to 16, up to the next instantiated one: 1, 2, 4, 8, 16.
 MONOREF_DEVICE int tokens_of_text(int tokens) {
   return tokens <= 2 ? tokens : tokens <= 4 ? 4 : tokens <= 8 ? 8 : kTileTokens;
 }
 
-/// How many columns a team multiplies between two meetings: those that were loaded together, or as
-/// many as the operands of `tokens` tokens fit.
+/// Columns that a team multiplies between two barriers: one load's worth, or fewer if the operands
+/// of `tokens` tokens would not fit into its shared memory.
 template <bool fp4, int tokens>
 constexpr int kChunkOf =
     kTeamOperands / tokens < kLoadCodes<fp4> ? kTeamOperands / tokens : kLoadCodes<fp4>;
 
-/// Its logarithm, for a number of `tokens_of_text`.
+/// Its binary logarithm, for an instantiated token count.
 template <bool fp4>
 MONOREF_DEVICE int chunk_bits(int tokens) {
   static_assert(kChunkOf<true, 1> == 128 && kChunkOf<true, 2> == 128 && kChunkOf<true, 4> == 64 &&
@@ -245,8 +245,8 @@ MONOREF_DEVICE int chunk_bits(int tokens) {
   return tokens <= 2 ? (fp4 ? 7 : 6) : tokens == 4 ? 6 : tokens == 8 ? 5 : 4;
 }
 
-/// Continues the chains of `tokens` tokens, a number of `tokens_of_text`, by the chunk that begins
-/// at `first` among the kept columns.
+/// Continues the fma chains of `tokens` tokens, an instantiated count, by the chunk that begins at
+/// `first` among the staged columns.
 template <bool fp4, int rows, int threads>
 MONOREF_DEVICE void add_chunk(const KeptCodes<rows, threads>& codes, int tokens, const float* x,
                               int first, std::int32_t e8m0_zero, float (&sums)[rows][kTileTokens]) {
@@ -268,8 +268,8 @@ struct TokenRow {
   const std::uint8_t* scales;
 };
 
-/// A thread's share of a chunk of the team's tokens on its way from memory: four words of four
-/// codes. The words of a chunk, token by token, go to the threads in turn.
+/// A thread's share of a chunk of the team's tokens, in flight from memory: four words of four
+/// codes. The words of a chunk, token by token, are dealt to the threads in turn.
 struct TokenWords {
   static constexpr int kWords = kTeamOperands / kTeamThreads / 4;
 
@@ -291,7 +291,7 @@ struct TokenWords {
     }
   }
 
-  /// Puts their operands where the team reads them.
+  /// Decodes them to where the team reads its operands.
   MONOREF_MEMBER void stage(int count, int bits, int thread, std::int32_t e8m0_zero,
                             float* to) const {
     MONOREF_UNROLL

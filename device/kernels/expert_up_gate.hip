@@ -8,10 +8,10 @@
 // neighbouring ones. A slice is one fma chain from 0 over natural k of operands that are scaled
 // before. The slices' sums are added in order, starting from 0, for gate and up apart.
 //
-// Work. A block makes tiles of 16 gate rows and their 16 up rows, for up to 16 (row, slot) pairs of
-// one expert, whose weights are read once for all of them: the block of an expert's first pair
-// gathers the others, and those of the others have nothing to do. A slice is a team of 16 threads,
-// each with a gate row and its up row.
+// Work. A block computes tiles of 16 gate rows and their 16 up rows, for up to 16 (row, slot) pairs
+// of one expert, whose weights are read once for all of them: the block of an expert's first pair
+// gathers the others, and those of the others have nothing to do. A slice belongs to a team of 16
+// lanes, each with a gate row and its up row.
 
 #include <cstdint>
 
@@ -75,7 +75,7 @@ struct Work {
   Pairs pairs;
 };
 
-/// Where a thread stands in its tile.
+/// A thread's coordinates in its tile.
 struct TilePlace {
   ExpertMatrix matrix;
   std::int32_t row_tile;  ///< of the gate, and of the up rows
@@ -99,7 +99,7 @@ MONOREF_DEVICE TokenRow token_row(const UpGate& p, std::int32_t pair) {
 }
 
 /// Lists the pairs of an expert from its `first`-th on, as many as a tile takes, in ascending
-/// order, and returns how many pairs it has in all. All threads come here.
+/// order, and returns how many pairs it has in all. Block-collective.
 MONOREF_DEVICE std::int32_t gather_pairs(const UpGate& p, std::int32_t expert, std::int32_t first,
                                          Pairs& pairs) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -127,7 +127,7 @@ MONOREF_DEVICE std::int32_t gather_pairs(const UpGate& p, std::int32_t expert, s
   return found;
 }
 
-/// Sums this thread's slice of its rows for the tile's tokens. All threads come here.
+/// Sums this thread's slice of its rows for the tile's tokens. Block-collective.
 template <bool fp4>
 MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work,
                               float (&sums)[kMatrices][kTileTokens]) {
@@ -153,7 +153,7 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work,
   x.load<false>(work.pairs, staged, bits, at.row, begin);
   MONOREF_KEEP_LOOP
   for (std::int32_t k = begin; k < begin + length; k += 1 << bits) {
-    wave_sync();  // what is staged has been used
+    wave_sync();  // the staged operands have been used
     const int count = k < end ? staged : 0;
     x.stage(count, bits, at.row, p.stack.e8m0_zero, operands);
     wave_sync();
@@ -168,7 +168,7 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work,
   }
 }
 
-/// Leaves this thread's sums in the place of the codes. All threads come here.
+/// Stores this thread's sums where the codes were staged, which are done with. Block-collective.
 MONOREF_DEVICE void store_sums(const TilePlace& at, const float (&sums)[kMatrices][kTileTokens],
                                Work& work) {
   __syncthreads();
@@ -221,8 +221,8 @@ MONOREF_DEVICE void store_zeros(const UpGate& p, std::int32_t pair, const TilePl
     p.mid[std::int64_t{pair} * p.inter + at.row_tile * kTileRows + at.thread] = 0;
 }
 
-/// One tile of rows for all pairs of the expert of `pair`, if that is the first of them. All
-/// threads come here.
+/// One tile of rows for all pairs of the expert of `pair`, if that is the first of them.
+/// Block-collective.
 MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at, Work& work) {
   std::int32_t expert = p.topk_ids[pair];
   if (MONOREF_FAULT(upg_id_of_padded_row_used) && !p.stack.names_expert(expert)) {
@@ -249,7 +249,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
       sum_slice<false>(p, at, work, sums);
     store_sums(at, sums, work);
     store_tile(p, at, work);
-    __syncthreads();  // the next tile takes the place of this one
+    __syncthreads();  // the next tile overwrites what this one had in shared memory
   }
 }
 

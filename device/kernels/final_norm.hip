@@ -30,7 +30,7 @@ MONOREF_DEVICE void add_residual(const std::uint16_t* hidden, const std::uint16_
   }
 }
 
-/// What the elements of a row are multiplied by. All threads of the block come here.
+/// The reciprocal root mean square (rstd) of a row. Block-collective.
 MONOREF_DEVICE float rstd_of_row(const float (&acc)[kThreadElements], std::int32_t hidden,
                                  float eps, float* sums) {
   float sum = 0.0F;
@@ -80,7 +80,7 @@ monoref_final_norm(const std::uint16_t* hidden_states, std::int64_t hidden_row_s
       }
       store_eight_bf16(out + row * out_row_stride + first, acc);
     }
-    __syncthreads();  // the sums of the next row take the place of these
+    __syncthreads();  // the sums of the next row overwrite these
   }
 }
 MONOREF_REGISTER(monoref_final_norm);

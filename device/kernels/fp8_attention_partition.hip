@@ -129,8 +129,8 @@ MONOREF_DEVICE std::int32_t keys_of_partition(const Attention& a, std::int64_t r
   return static_cast<std::int32_t>(keys < 0 ? 0 : keys < kKeys ? keys : kKeys);
 }
 
-/// Brings q, as the codes it is rounded to, and the page ids to shared memory. Pages that begin at
-/// or behind the context are page 0, as are those that the cache does not have.
+/// Stages q, rounded to its codes, and the page ids in shared memory. Pages that begin at or behind
+/// the context are page 0, as are those that the cache does not have.
 MONOREF_DEVICE void stage_partition(const Attention& a, const Partition& at,
                                     const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
@@ -156,15 +156,15 @@ MONOREF_DEVICE void stage_partition(const Attention& a, const Partition& at,
   work.pages[thread] = page >= 0 && page < a.pages ? page : 0;
 }
 
-/// One run of K: 16 dims of a key.
+/// One 16-byte vector of K: 16 dims of a key.
 MONOREF_DEVICE simt::Vec16 load_key(const Attention& a, const Partition& at, const Workspace& work,
                                     std::int32_t key, std::int32_t dim) {
   const PagePlace place{work.pages[key / kPageTokens], key % kPageTokens};
   return simt::load16(in_global(a.k_cache) + k_element(a.shape, place, at.kv_head, dim));
 }
 
-/// Continues the dots of `keys` keys with `heads` heads by a run of each. `q` is where the run
-/// begins in the first head.
+/// Continues the dots of `keys` keys with `heads` heads by a 16-byte vector of each. `q` is where
+/// its dims begin in the first head.
 template <int keys, int heads>
 MONOREF_DEVICE void dot_runs(const simt::Vec16 (&runs)[keys], const float* q,
                              float (&dots)[2][heads]) {
@@ -234,7 +234,7 @@ MONOREF_DEVICE void score_keys(const Attention& a, const Partition& at, const Wo
 }
 
 /// Turns the scores of a head into weights. Sixteen threads share a head, number `lane` of them has
-/// keys lane, lane + 16, ... All threads of the block come here.
+/// keys lane, lane + 16, ... Block-collective.
 MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const std::int32_t head = thread / kHeadThreads, lane = thread % kHeadThreads;
@@ -277,8 +277,8 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
   in_global(a.l)[at.output(a) + head] = canonical(l);
 }
 
-/// A run of V with the bytes of keys at or behind the context zeroed. `keys`: those of its page
-/// that are below it.
+/// A 16-byte vector of V with the bytes of keys at or behind the context zeroed. `keys`: those of
+/// its page that are below it.
 MONOREF_DEVICE simt::Vec16 zero_behind(simt::Vec16 run, std::int32_t keys) {
   for (int i = 0; i < 4; ++i) {
     const std::int32_t kept = keys - 4 * i;
@@ -349,8 +349,8 @@ MONOREF_DEVICE void weigh_page(const simt::Vec16& run, const float* weights, flo
   }
 }
 
-/// Sums the values of this thread's dim with heads first_head .. first_head + heads - 1. `ahead` is
-/// the first wave's.
+/// Sums the values of this thread's dim with heads first_head .. first_head + heads - 1. `ahead`
+/// has the first wave's V, which was loaded ahead.
 template <int heads>
 MONOREF_DEVICE void sum_values(const Attention& a, const Partition& at, const Workspace& work,
                                WaveValues ahead, std::int32_t first_head, float (&totals)[heads]) {
@@ -398,7 +398,7 @@ MONOREF_DEVICE void make_outputs(const Attention& a, const Partition& at, const 
   }
 }
 
-/// All of one partition, for at most `heads` heads. All threads come here.
+/// One whole partition, for at most `heads` heads. Block-collective.
 template <int heads>
 MONOREF_DEVICE void attend(const Attention& a, const Partition& at, const Workspace& work) {
   stage_partition(a, at, work);
@@ -409,10 +409,10 @@ MONOREF_DEVICE void attend(const Attention& a, const Partition& at, const Worksp
   weigh_keys(a, at, work);
   __syncthreads();
   make_outputs<heads / kHalves>(a, at, work, first_wave);
-  __syncthreads();  // the next partition takes the place of this one
+  __syncthreads();  // the next partition overwrites what this one had in shared memory
 }
 
-/// Every partition that falls to this block.
+/// All partitions of this block.
 MONOREF_DEVICE void attend_all(const Attention& a, std::int64_t rows, const Workspace& work) {
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     for (auto head = static_cast<std::int32_t>(blockIdx.z); head < a.shape.heads;

@@ -16,7 +16,7 @@
 namespace monoref::kernels {
 namespace {
 
-/// Sum of decode_lens[0 .. request), in every lane. All lanes of the wave take part.
+/// Sum of decode_lens[0 .. request), in every lane. Wave-collective.
 MONOREF_DEVICE std::int64_t tokens_before(const std::int32_t* decode_lens, std::int64_t request) {
   std::int64_t sum = 0;
   const std::int64_t end = MONOREF_FAULT(grid_start_inclusive) ? request + 1 : request;
@@ -135,7 +135,7 @@ MONOREF_DECODE_SCATTER(monoref_decode_scatter_b32, std::uint32_t);
 MONOREF_DECODE_SCATTER(monoref_decode_scatter_b64, std::uint64_t);
 
 // Inputs   positions int64 [tokens], position_stride elements apart; cut to int32 as in the
-// original
+//          original
 //          decode_lens int32 [requests], dense; read only if padded
 // Outputs  topk_seq_lens int32 [requests, next_n], dense: position + 1, and 0 in padding rows
 // Sizes    padded 1: row (r, t) is token t of request r of the ragged batch of `tokens` tokens;

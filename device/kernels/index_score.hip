@@ -37,8 +37,8 @@ constexpr int kMaxDim = 128;
 constexpr int kMaxColumns = 16;  ///< of one pass; more rows and heads are passes of their own
 constexpr int kPieceBytes = 128;
 constexpr int kPieceRuns = kPieceBytes / kRunBytes;
-/// Distance of two keys in shared memory. 16 bytes of padding, so that lanes that read the same run
-/// of neighbouring keys meet different banks.
+/// Distance of two keys in shared memory. 16 bytes of padding, so that lanes that read the same
+/// vector of neighbouring keys hit different banks.
 constexpr int kStagedKey = kPieceBytes + kRunBytes;
 constexpr int kStagedBytes = kThreads * kStagedKey;
 constexpr int kGroupLanes = 32;  ///< that find their maxima together
@@ -150,7 +150,7 @@ MONOREF_DEVICE ScoredBlocks scored_blocks(const Scoring& s, std::int64_t request
           capped(std::int64_t{world} * gridDim.x), blocks > s.topk ? known - s.local : 0};
 }
 
-/// Brings the columns to shared memory, as [column][kMaxDim], and the contexts of their rows.
+/// Stages the columns in shared memory, as [column][kMaxDim], and the contexts of their rows.
 MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, float* q,
                                   std::int32_t* contexts) {
   const int runs = s.dim / 8;
@@ -177,8 +177,8 @@ MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, floa
   }
 }
 
-/// What a thread brings of one piece of a block of keys: run threadIdx.x mod 8 of keys
-/// threadIdx.x div 8, 16 more, ...
+/// A thread's part of one piece of a block of keys: 16-byte vector threadIdx.x mod 8 of keys
+/// threadIdx.x div 8, 16 further, ...
 struct PieceRuns {
   simt::Vec16 run[kPieceRuns];
 };
@@ -203,7 +203,7 @@ MONOREF_DEVICE PieceRuns load_piece(const Scoring& s, const ScoredBlocks& blocks
   std::int64_t offset = id * s.block_bytes;
   if (MONOREF_FAULT(score_block_offset_31_bits)) offset &= 0x7FFFFFFF;
   auto thread = static_cast<std::int32_t>(threadIdx.x);
-  compute_here(thread);  // or the keys' places would be kept, and dots have no registers
+  compute_here(thread);  // else the keys' addresses occupy registers that the dots need
   const std::int32_t byte = piece * kPieceBytes + thread % kPieceRuns * kRunBytes;
   const std::uint8_t* from =
       in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kRunBytes);
@@ -245,8 +245,8 @@ struct Share {
   }
 };
 
-/// Calls `function` with the smallest share that holds columns 0 .. count - 1. What becomes of
-/// columns from `count` on is never looked at.
+/// Calls `function` with the smallest share that holds columns 0 .. count - 1. Results of columns
+/// from `count` on are discarded.
 template <class Function>
 MONOREF_DEVICE void with_share(std::int32_t count, const Function& function) {
   if (count == 1)
@@ -270,7 +270,7 @@ MONOREF_DEVICE void add_four(S, const Four (&keys)[S::kKeys], const float* q, Do
   }
 }
 
-/// Continues the dots of a share by one run of each of its keys.
+/// Continues the dots of a share by one 16-byte vector of each of its keys.
 template <class Keys, class S>
 MONOREF_DEVICE void add_run(S share, const Keys& keys, const simt::Vec16 (&run)[S::kKeys],
                             const float* q, Dots* dots) {
@@ -282,8 +282,8 @@ MONOREF_DEVICE void add_run(S share, const Keys& keys, const simt::Vec16 (&run)[
   }
 }
 
-/// Continues the dots of a share by `runs` runs of its staged keys, of which `first_key` is the
-/// first.
+/// Continues the dots of a share by `runs` 16-byte vectors of its staged keys, of which `first_key`
+/// is the first.
 template <class Keys, class S>
 MONOREF_DEVICE void add_runs(S share, const Keys& keys, const std::uint8_t* first_key,
                              const float* q, std::int32_t runs, Dots* dots) {
@@ -298,8 +298,8 @@ MONOREF_DEVICE void add_runs(S share, const Keys& keys, const std::uint8_t* firs
   }
 }
 
-/// The maxima of groups of lanes for the columns of a share, into best[column][group]. All threads
-/// come here; `first_key` is the place of the block in the sequence.
+/// The maxima of groups of lanes for the columns of a share, into best[column][group].
+/// Block-collective; `first_key` is where the block begins in the sequence.
 template <class S>
 MONOREF_DEVICE void find_maxima(S, const Dots& dots, std::int32_t first_key,
                                 const std::int32_t* contexts, std::int32_t* best) {
@@ -363,7 +363,7 @@ struct Workspace {
   std::int32_t* best;      ///< [kMaxColumns][kGroups]
 };
 
-/// Scores this block's share of a request for one set of columns. All threads come here.
+/// Scores this block's share of a request for one set of columns. Block-collective.
 template <class Keys>
 MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Columns& pass,
                                   const ScoredBlocks& blocks, const Workspace& work) {
@@ -374,7 +374,7 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
   for (std::int32_t block = blocks.first; block < blocks.end; block += blocks.step) {
     Dots dots{};
     for (std::int32_t piece = 0; piece < pieces; ++piece) {
-      __syncthreads();  // what is staged has been used, and all maxima of the last block are there
+      __syncthreads();  // the staged keys are used, and all maxima of the last block are there
       if (done >= 0 && piece == 0) store_scores(s, pass, done, work.best);
       stage_piece(ahead, work.keys);
       __syncthreads();
@@ -399,7 +399,7 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
   if (done >= 0) store_scores(s, pass, done, work.best);
 }
 
-/// Everything that falls to this block of threads.
+/// All work of this block of threads.
 template <class Keys>
 MONOREF_DEVICE void score_requests(const Scoring& s, const Keys& keys, std::int64_t rows,
                                    const Workspace& work) {
@@ -414,7 +414,7 @@ MONOREF_DEVICE void score_requests(const Scoring& s, const Keys& keys, std::int6
       const Columns pass{request * s.tables.q_len, first, left < kMaxColumns ? left : kMaxColumns};
       stage_columns(s, pass, work.q, work.contexts);
       score_columns(s, keys, pass, blocks, work);
-      __syncthreads();  // the columns of the next pass take the place of these
+      __syncthreads();  // the columns of the next pass overwrite these
     }
   }
 }

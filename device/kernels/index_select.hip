@@ -38,7 +38,7 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = 6;  ///< four of the sort key, two of the id
 constexpr int kBins = 1 << kDigitBits;
 /// Scores have few different exponents. Lanes count into eight copies of a bin, so that at most an
-/// eighth of a wave meets at one address.
+/// eighth of a wave collides at one address.
 constexpr int kCopies = 8;
 constexpr int kCounters = kBins * kCopies;
 constexpr int kIdBits = 16;
@@ -170,7 +170,7 @@ MONOREF_DEVICE std::int32_t count_of_bin(const std::uint32_t* histogram, std::in
 }
 
 /// Finds the bin that holds the `wanted`th largest, how many lie in higher bins, and how many in
-/// it. One wave comes here; its lanes take the bins from the highest down.
+/// it. Wave-collective, called by one wave; its lanes take the bins from the highest down.
 MONOREF_DEVICE void find_bin(const std::uint32_t* histogram, std::int32_t wanted,
                              std::int32_t* found) {
   constexpr int kBinsPerLane = kBins / simt::kWave;
@@ -208,8 +208,8 @@ MONOREF_DEVICE void count_digits(const Rules& rules, const RowBlocks& row, const
   }
 }
 
-/// A place that exactly `rules.topk` blocks of the row reach; it has more than that. All threads of
-/// the block come here.
+/// A place that exactly `rules.topk` blocks of the row reach; it has more than that.
+/// Block-collective.
 MONOREF_DEVICE Place smallest_winner(const Rules& rules, const RowBlocks& row,
                                      const Workspace& work) {
   Place prefix = 0;
@@ -231,7 +231,7 @@ MONOREF_DEVICE Place smallest_winner(const Rules& rules, const RowBlocks& row,
   return prefix << shift;
 }
 
-/// Collects the blocks of the row that reach `smallest`. All threads of the block come here.
+/// Collects the blocks of the row that reach `smallest`. Block-collective.
 MONOREF_DEVICE void collect_winners(const Rules& rules, const RowBlocks& row, Place smallest,
                                     const Workspace& work) {
   for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.count;
@@ -256,7 +256,7 @@ MONOREF_DEVICE std::int32_t count_before(const Place* places, std::int32_t count
 }
 
 /// Selects of the row's blocks those that it keeps into work.winners, in any order, and returns how
-/// many. All threads of the block come here.
+/// many. Block-collective.
 MONOREF_DEVICE std::int32_t select_winners(const Rules& rules, const RowBlocks& row,
                                            const float* scores, const Workspace& work) {
   load_keys(rules, row, scores, work.keys);
@@ -295,7 +295,7 @@ MONOREF_DEVICE std::int64_t selected_context(const RowBlocks& row, std::int32_t 
 }
 
 /// Puts the physical blocks of ranked[0 .. count) into work.slots: full ones in their order, the
-/// last block of the row behind them. Returns whether it is among them. All threads come here.
+/// last block of the row behind them. Returns whether it is among them. Block-collective.
 MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
                                    const std::int32_t* table_row, const Workspace& work) {
   std::int32_t tail_rank = count;
@@ -311,8 +311,8 @@ MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
 }
 
 /// Writes the pages of the slots, eight a slot in two units of four; page ids wrap as int32 does.
-/// Two texts, since a compiler that sees the same stores with and without the promise of alignment
-/// keeps the narrow ones. `wide`: the row starts on 16 bytes.
+/// Two instantiations: in one body the compiler merges aligned and unaligned stores into narrow
+/// ones. `wide`: the row starts on 16 bytes.
 template <bool wide>
 MONOREF_DEVICE void write_pages(const std::int32_t* slots, std::int32_t count, std::int32_t topk,
                                 std::int32_t page_stride, std::int32_t* row) {
@@ -338,8 +338,8 @@ MONOREF_DEVICE void write_pages(const std::int32_t* slots, std::int32_t count, s
   }
 }
 
-/// Writes ids, pages and context of one row and head from ranked[0 .. count). All threads come
-/// here, after a barrier; another must lie between this and the next use of the workspace.
+/// Writes ids, pages and context of one row and head from ranked[0 .. count). Block-collective,
+/// after a barrier; another must lie between this and the next use of the workspace.
 MONOREF_DEVICE void emit_selection(const SelectionOutputs& out, const Rules& rules,
                                    const RowBlocks& row, std::int32_t count, std::int64_t n,
                                    std::int64_t head, const std::int32_t* table_row,
@@ -365,7 +365,7 @@ MONOREF_DEVICE void emit_selection(const SelectionOutputs& out, const Rules& rul
         static_cast<std::int32_t>(selected_context(row, count, has_tail));
 }
 
-/// Orders work.winners[0 .. count) into work.ranked. All threads come here.
+/// Orders work.winners[0 .. count) into work.ranked. Block-collective.
 MONOREF_DEVICE void rank_winners(const Rules& rules, std::int32_t count, const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto threads = static_cast<std::int32_t>(blockDim.x);
@@ -380,8 +380,8 @@ MONOREF_DEVICE void rank_winners(const Rules& rules, std::int32_t count, const W
   __syncthreads();
 }
 
-/// Ranks the candidates that the ranks brought into work.ranked, and returns how many are kept. All
-/// threads come here.
+/// Ranks the candidates that the ranks brought into work.ranked, and returns how many are kept.
+/// Block-collective.
 MONOREF_DEVICE std::int32_t merge_candidates(const Rules& rules, const RowBlocks& row,
                                              const std::int64_t* from, std::int64_t rank_stride,
                                              std::int32_t world, const Workspace& work) {

@@ -123,9 +123,9 @@ MONOREF_DEVICE std::int64_t tiles_of(std::int64_t rows) {
   return (rows + kTileTokens - 1) / kTileTokens;
 }
 
-/// Stores K of the tokens of a tile. A thread has one run of 16 bytes: 16 or 8 dims of a head.
-/// Neighbouring threads have the same run of neighbouring tokens, whose runs lie side by side if
-/// they share a page.
+/// Stores K of the tokens of a tile. A thread has one 16-byte vector: 16 or 8 dims of a head.
+/// Neighbouring threads have the same dims of neighbouring tokens, whose vectors lie side by side
+/// if they share a page.
 template <class Convert>
 MONOREF_DEVICE void insert_keys(const KvInsert<typename Convert::Element>& in,
                                 const Convert& convert, std::int64_t tile) {
@@ -148,7 +148,7 @@ MONOREF_DEVICE void insert_keys(const KvInsert<typename Convert::Element>& in,
 }
 
 /// Stores V of the tokens of a tile. Pages of V are transposed: a token's dims lie 16 bytes apart,
-/// and the bytes between them belong to other tokens. The best that stores can do is to meet: 64
+/// and the bytes between them belong to other tokens. So stores are arranged to share lines: 64
 /// neighbouring threads have 16 dims of 4 tokens, so that one instruction touches the fewest lines
 /// where the tokens share a page, and no more than in any other order where they do not.
 template <class Convert>
@@ -196,7 +196,7 @@ struct IndexCache {
   std::int32_t dim;
 };
 
-/// Stores index keys. A thread has one run of 16 bytes; the rest of a row is made element by
+/// Stores index keys. A thread has one 16-byte vector; the rest of a row is stored element by
 /// element.
 template <class Convert>
 MONOREF_DEVICE void insert_index_keys(const float* keys, std::int64_t key_row_stride,
@@ -244,8 +244,7 @@ MONOREF_DEVICE void insert_index_keys(const float* keys, std::int64_t key_row_st
 //          encoding    0: E4M3FN; 1: E4M3FNUZ
 //          overflow    0: NaN; 1: saturate
 // Launch   any grid and any block of whole waves; x goes over tiles of 4 rows, y over their
-// elements
-//          (512 a tile and head: 256 threads and two blocks in y leave nobody idle).
+//          elements (512 a tile and head: 256 threads and two blocks in y leave nobody idle).
 // Misuse   Slots below 0 and from capacity on are not stored; other head sizes write nothing.
 //          Offsets are 64-bit throughout.
 MONOREF_KERNEL(1024)
@@ -293,8 +292,7 @@ monoref_kv_cache_insert_bf16(const float* k, std::int64_t k_row_stride, const st
 MONOREF_REGISTER(monoref_kv_cache_insert_bf16);
 
 // Inputs   keys f32 [rows, dim], as qk_norm_rope leaves index k; rows key_row_stride elements
-// apart,
-//          innermost stride 1
+//          apart, innermost stride 1
 //          slots int64 [slot_count], slot_stride elements apart; plain slots, never rebased
 // Outputs  cache codes [capacity / block_size, block_size, dim], blocks cache_block_stride and
 //          tokens cache_token_stride bytes apart, innermost stride 1: e4m3(bf16(key)), unit scale

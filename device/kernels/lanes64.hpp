@@ -23,8 +23,9 @@ MONOREF_DEVICE int wave_of_64() {
 }
 
 /// Butterfly of 64 lanes for `count` sums at once: v = v + v[lane xor 32], then 16, 8, 4, 2, 1. All
-/// lanes get the same bits. All threads of the block, a multiple of 64 in one dimension, come here.
-/// `exchange` is shared, count * threads numbers; another barrier must lie between two uses of it.
+/// lanes get the same bits. Block-collective, for blocks of a multiple of 64 threads in one
+/// dimension. `exchange` is shared, count * threads numbers; another barrier must lie between two
+/// uses of it.
 template <int count>
 MONOREF_DEVICE void sums_of_64([[maybe_unused]] float* exchange, float (&v)[count]) {
   if constexpr (simt::kWave == kLanes64) {

@@ -12,8 +12,8 @@
 //           the slots. Without renormalisation: score * scaling.
 //
 // Work. A wave has a row, and a lane every kWave-th expert. Key and expert are one integer, no two
-// are equal, and a place is taken by the largest of the wave, which then counts no more. Lane j
-// keeps the j-th expert, and works its score out once more: that costs less than to pass it on.
+// are equal, and each place goes to the largest of the wave, which is then taken out. Lane j keeps
+// the j-th expert and computes its score once more, which costs less than to pass it on.
 
 #include <cstdint>
 
@@ -111,7 +111,7 @@ struct PlainKeys {
   }
 };
 
-/// The largest of the wave's keys. All lanes of the wave come here.
+/// The largest of the wave's keys. Wave-collective.
 template <class Key>
 MONOREF_DEVICE Key largest_of_wave(Key key) {
   for (int mask = simt::kWave / 2; mask > 0; mask /= 2) {
@@ -132,14 +132,14 @@ MONOREF_DEVICE std::int32_t key_of_expert(const Routing& routing, const float* l
 }
 
 /// Selects a row's experts: lane j < topk gets the one in place j. `experts_of_lane` lanes' worth
-/// of experts are at least the row's. All lanes of the wave come here.
+/// of experts are at least the row's. Wave-collective.
 template <int experts_of_lane, class Keys>
 MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& order,
                                            const float* logits) {
   using Key = typename Keys::Key;
   Key keys[experts_of_lane];
   std::int32_t last = routing.experts - 1;
-  compute_here(last);  // or which experts exist is kept in registers from row to row
+  compute_here(last);  // else which experts exist occupies registers from row to row
   MONOREF_UNROLL
   for (int i = 0; i < experts_of_lane; ++i) {
     const std::int32_t expert = simt::lane() + i * simt::kWave;
@@ -162,7 +162,7 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
   return selected;
 }
 
-/// The same by the keys that the launch asks for.
+/// Selects by the kind of key that the launch asks for.
 MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t keys,
                                           const float* logits) {
   constexpr int kFew = kPackedExperts / simt::kWave, kMany = kMaxExperts / simt::kWave;
@@ -176,7 +176,7 @@ MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t k
 }
 
 /// What the scores of a row's selected experts are multiplied by. Lanes from topk on bring a zero.
-/// All lanes of the wave come here; the first kMaxTopk get the factor.
+/// Wave-collective; the first kMaxTopk lanes get the factor.
 MONOREF_DEVICE float factor_of(const Routing& routing, const float* logits, float score,
                                float shared_weight) {
   float sum = score;

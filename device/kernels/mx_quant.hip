@@ -133,7 +133,7 @@ MONOREF_DEVICE void load_run(const float* row, std::int64_t first, float (&value
   for (int i = 0; i < kRun; ++i) values[i] = from[i];
 }
 
-/// The largest magnitude of a block, of which this lane has a run. All lanes of the wave come here.
+/// The largest magnitude of a block, of which this lane has eight numbers. Wave-collective.
 MONOREF_DEVICE float amax_of_block(const float (&values)[kRun]) {
   float amax = 0.0F;
   for (const float value : values) {
@@ -159,8 +159,8 @@ struct Quantisation {
   std::int32_t rule;
 };
 
-/// This thread's run of a row, which begins at `first`; behind the row it only keeps the exchange.
-/// All lanes of the wave come here.
+/// This thread's eight numbers of a row, from `first` on; a thread behind the row only takes part
+/// in the exchange. Wave-collective.
 template <class Element>
 MONOREF_DEVICE void quantise_run(const Quantisation<Element>& q, std::int64_t row,
                                  std::int64_t first) {

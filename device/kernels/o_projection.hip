@@ -7,10 +7,11 @@
 // smaller or odd K leaves the last slices shorter or empty. A slice is one fma chain from 0 over
 // natural k. The slices' sums are added in order, starting from 0.
 //
-// Work. A block makes tiles of 16 rows. 64 threads have a row and a slice each, for up to 8 tokens;
-// with 128 threads the second half has 8 more. A step of a row is 128 bytes of weights in 8 loads
-// of 16, of which 16 neighbouring threads read 256 consecutive bytes; the loads of the next step
-// are under way while one is multiplied. The tokens of a step are decoded once into shared memory.
+// Work. A block computes tiles of 16 rows. 64 threads have a row and a slice each, for up to 8
+// tokens; with 128 threads the second half has 8 more. A step of a row is 128 bytes of weights in 8
+// loads of 16, of which 16 neighbouring threads read 256 consecutive bytes; the loads of the next
+// step are in flight while one is multiplied. The tokens of a step are decoded once into shared
+// memory.
 
 #include <cstdint>
 
@@ -85,7 +86,7 @@ MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at
   return weights;
 }
 
-/// Which run of the staged tokens is number `n` of this thread's.
+/// The index of this thread's `n`-th 16-byte vector among the staged tokens.
 struct TokenRun {
   int token, slice, run;
 };
@@ -158,7 +159,8 @@ MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x,
   }
 }
 
-/// The same with as few tokens too many as there are texts for: what they give is not looked at.
+/// Runs the smallest instantiation that holds the tile's tokens; results of surplus tokens are
+/// discarded.
 MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x, std::int32_t tokens,
                              float (&sums)[kTeamTokens]) {
   if (tokens == 1)
@@ -177,7 +179,7 @@ MONOREF_DEVICE std::int32_t tokens_of_team(const TilePlace& at) {
   return left < kTeamTokens ? left : kTeamTokens;
 }
 
-/// Sums this thread's slice of its row. All threads come here.
+/// Sums this thread's slice of its row. Block-collective.
 MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* staged,
                               float (&sums)[kTeamTokens]) {
   const std::int32_t steps = p.steps_of_slice();
@@ -193,7 +195,7 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* s
   for (std::int32_t step = 0; step < steps; ++step) {
     const std::int32_t next = step + 1 < steps ? step + 1 : step;
     const StepWeights ahead = load_weights(p, at, first + next);
-    __syncthreads();  // what is staged has been used
+    __syncthreads();  // the staged operands have been used
     stage_tokens(p, at, tokens_ahead, staged);
     __syncthreads();
     tokens_ahead = load_tokens(p, at, next);
@@ -229,8 +231,8 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
   }
 }
 
-/// All of one tile. All threads come here; shared memory holds the tile's staged tokens, and when
-/// those are used the partial sums.
+/// One whole tile. Block-collective; shared memory holds the tile's staged tokens, and when those
+/// are used the partial sums.
 MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* shared) {
   float sums[kTeamTokens] = {};
   sum_slice(p, at, shared, sums);
@@ -242,7 +244,7 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
           true_sum(sums[token], p.format);
   __syncthreads();
   store_tile(p, at, shared);
-  __syncthreads();  // the next tile takes the place of this one
+  __syncthreads();  // the next tile overwrites what this one had in shared memory
 }
 
 }  // namespace
@@ -250,16 +252,16 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
 // Inputs   x8 codes [tokens, width], rows x8_row_stride bytes apart, innermost stride 1
 //          x_scale f32 [tokens], dense
 //          weights codes [rows, width] in the layout of shuffle_weight(16, 16), dense, at a
-//          multiple of 16 w_scale f32 [rows], dense
+//          multiple of 16
+//          w_scale f32 [rows], dense
 // Outputs  out bf16 [tokens, rows], rows out_row_stride elements apart, innermost stride 1:
 //          bf16((dot * x_scale) * w_scale), each product rounded
 // Sizes    width (query heads * head_dim) a multiple of 128; rows a multiple of 16
 // Options  encoding 0: E4M3FN; 1: E4M3FNUZ; of both operands
 // Launch   any grid; x goes over tiles of 16 rows, y over tiles of as many tokens as the block
-// takes.
-//          Blocks of 64 threads (8 tokens) or 128 (16) in one dimension. Dynamic shared memory:
-//          2112 bytes times 1, 2, 4, 8 or 16, the first that is not below a tile's tokens, which
-//          are min(tokens, 8) or min(tokens, 16).
+//          takes. Blocks of 64 threads (8 tokens) or 128 (16) in one dimension. Dynamic shared
+//          memory: 2112 bytes times 1, 2, 4, 8 or 16, the first that is not below a tile's tokens,
+//          which are min(tokens, 8) or min(tokens, 16).
 // Misuse   Other sizes and blocks write nothing.
 MONOREF_KERNEL(128)
 monoref_o_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const float* x_scale,

@@ -78,8 +78,8 @@ monoref_prefill_cu_seq_lens(const std::int32_t* seq_lens, std::int32_t* cu_seq_l
 MONOREF_REGISTER(monoref_prefill_cu_seq_lens);
 
 // Inputs   query_start_loc int32 [requests + 1], dense: first query of each request of the chunk
-// and
-//          the end of the last; counted from anywhere, query_start_loc[0] being the chunk's first
+//          and the end of the last; counted from anywhere, query_start_loc[0] being the chunk's
+//          first
 //          seq_lens int32 [requests], dense: global keys of each request, its queries included
 //          cu_seq_lens int32 [requests + 1], dense: this rank's entries, as made above
 // Outputs  token_to_seq int32 [entries], dense: request of the chunk, from 0

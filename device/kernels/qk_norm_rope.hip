@@ -83,8 +83,7 @@ struct HeadOutputs {
   std::int64_t index_k_row_stride;
 };
 
-/// Turns four dims of a head into norm output. `live`: the lane has dims. All lanes of the wave
-/// come here.
+/// Turns four dims of a head into norm output. `live`: the lane has dims. Wave-collective.
 MONOREF_DEVICE void normalise_head(const std::uint16_t* gamma, std::int32_t head_dim, float eps,
                                    std::int32_t dim, bool live, float (&e)[kLaneDims]) {
   float sum = 0.0F;
@@ -128,8 +127,8 @@ MONOREF_DEVICE void rotate_neighbours(const std::uint16_t* cos_sin, std::int32_t
 }
 
 /// Rotates the dims below rotary_dim with the partner rotary_dim / 2 away; the others stay. `row`
-/// is the position's row of the table, or nothing where no dim of this group is kept. All lanes of
-/// the wave come here.
+/// is the position's row of the table, or nothing where no dim of this group is kept.
+/// Wave-collective.
 MONOREF_DEVICE void rotate_head(const std::uint16_t* row, const HeadShape& shape, std::int32_t dim,
                                 float (&n)[kLaneDims]) {
   const std::int32_t half = shape.rotary_dim / 2;
@@ -175,7 +174,7 @@ MONOREF_DEVICE const std::uint16_t* table_row(const RotaryTable& table, std::int
 }
 
 /// One head of one token, by the 32 lanes of a group. `exists`: there is such a head; a group
-/// without one only keeps its wave company.
+/// without one only takes part in the exchanges of its wave.
 MONOREF_DEVICE void make_head(const Row<const std::uint16_t>& qkv, const HeadShape& shape,
                               const std::uint16_t* gamma, const std::uint16_t* table_row,
                               const HeadOutputs& out, std::int64_t token, const Head& head,
@@ -192,9 +191,8 @@ MONOREF_DEVICE void make_head(const Row<const std::uint16_t>& qkv, const HeadSha
 }  // namespace
 
 // Inputs   qkv bf16 [tokens, (q_heads + 2 kv_heads + index_heads + 1) * head_dim]: q, k, v, index
-// q,
-//          index k; rows qkv_row_stride and elements qkv_stride apart. Without index heads there is
-//          no index key either.
+//          q, index k; rows qkv_row_stride and elements qkv_stride apart. Without index heads
+//          there is no index key either.
 //          positions int64 [tokens], dense
 //          cos_sin bf16 [table_rows, rotary_dim], rows cos_sin_row_stride elements apart: the
 //          rotary_dim / 2 cosines of a position, then its sines
@@ -203,9 +201,8 @@ MONOREF_DEVICE void make_head(const Row<const std::uint16_t>& qkv, const HeadSha
 //          k f32 [tokens, kv_heads * head_dim] and index_k f32 [tokens, head_dim], not rounded, NaN
 //          canonical; rows *_row_stride elements apart, innermost stride 1
 // Sizes    head_dim a multiple of 4, at most 128; rotary_dim a multiple of 8, from 8 to head_dim.
-// The
-//          lanes that a smaller head does not fill count as zeros in its sum. Fewer than 2^31 heads
-//          in all.
+//          The lanes that a smaller head does not fill count as zeros in its sum. Fewer than 2^31
+//          heads in all.
 // Launch   any grid in x and any block of whole waves in one dimension; 32 threads a head.
 // Misuse   Other sizes write nothing. A token whose position the table does not have gets no
 //          output; positions count with all 64 bits.

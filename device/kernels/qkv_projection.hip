@@ -8,12 +8,12 @@
 // chain from 0. Inside a chunk k goes 0-7, 16-23, 32-39, 48-55, then 8-15, 24-31, 40-47, 56-63.
 // The slices' sums are added in order, starting from 0.
 //
-// Work. A block makes tiles of 16 rows x up to 8 tokens. A thread has a row and a slice, for all of
-// the tile's tokens, so that a block decodes a weight once. The weights of a tile and chunk lie in
-// 1024 consecutive bytes and are read 16 bytes a lane; the next one or two chunks are under way
+// Work. A block computes tiles of 16 rows x up to 8 tokens. A thread has a row and a slice, for all
+// of the tile's tokens, so that a block decodes a weight once. The weights of a tile and chunk lie
+// in 1024 consecutive bytes and are read 16 bytes a lane; the next one or two chunks are in flight
 // while as many are multiplied. Of the tokens as much as fits is decoded at once into shared
-// memory, in the order in which the chains take it: 16 chunks of each slice if there is one token,
-// 2 if there are 8.
+// memory, in the order in which the fma chains take it: 16 chunks of each slice if there is one
+// token, 2 if there are 8.
 
 #include <cstdint>
 
@@ -48,7 +48,7 @@ constexpr int kStepChunks = kStagedChunks / tile_tokens;
 template <int tile_tokens>
 constexpr int kTokenStride = kStepChunks<tile_tokens> * kChunk;
 
-/// Chunks whose weights are read together, so that what is under way covers the latency of memory:
+/// Chunks whose weights are read together, so that the loads in flight cover the latency of memory:
 /// with more tokens a chunk takes longer, and there are fewer registers to spare.
 template <int tile_tokens>
 constexpr int kUnitChunks = tile_tokens <= 2 ? 2 : 1;
@@ -124,7 +124,8 @@ MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const Til
   return p.weights + at.row_tile * kTileRows * p.hidden + at.row * row_bytes;
 }
 
-/// What the walk through a chunk would have to find for it to take k in natural order.
+/// Fault qkv_k_order_natural: permutes a chunk so that the walk through it takes k in ascending
+/// order.
 MONOREF_DEVICE ChunkWeights in_natural_order(const ChunkWeights& weights) {
   ChunkWeights moved;
   for (int i = 0; i < 4 * kPieces; ++i)
@@ -194,12 +195,12 @@ MONOREF_DEVICE simt::Vec16 load_bytes(const std::uint8_t* from) {
   return codes;
 }
 
-/// What a thread brings to shared memory in one step.
+/// What a thread stages in one step.
 struct StepCodes {
   simt::Vec16 piece[kThreadPieces];
 };
 
-/// Has the thread's codes of a step on their way, if tokens are aligned.
+/// Starts to load the thread's codes of a step, if tokens are aligned.
 template <int tile_tokens>
 MONOREF_DEVICE void load_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
                                 StepCodes& codes) {
@@ -211,7 +212,7 @@ MONOREF_DEVICE void load_tokens(const Projection& p, const TilePlace& at, const 
   }
 }
 
-/// Decodes 16 codes to where the chains look for them: in a chunk, the first eight of all pieces
+/// Decodes 16 codes to where the fma chains read them: in a chunk, the first eight of all pieces
 /// come before the second eight of any.
 MONOREF_DEVICE void stage_piece(const simt::Vec16& codes, const E4m3& format, int piece,
                                 float* chunk) {
@@ -224,8 +225,8 @@ MONOREF_DEVICE void stage_piece(const simt::Vec16& codes, const E4m3& format, in
   }
 }
 
-/// Stages what this thread has of a step. Like the other long texts this one is kept in a loop:
-/// with few blocks a multiprocessor, a kernel this short waits for its instructions most of all.
+/// Stages this thread's codes of a step. Like other long bodies this one stays a loop: with few
+/// blocks on a multiprocessor, a kernel this short is bound by the fetch of its instructions.
 template <int tile_tokens>
 MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
                                  StepCodes codes, float* staged) {
@@ -244,8 +245,8 @@ MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const
 
 // ---- sums --------------------------------------------------------------------------------------
 
-/// A thread's chains. A weight that is NaN makes the sums of all tokens NaN: the chains go on
-/// without it, and are marked.
+/// A thread's fma chains. A weight that is NaN makes the sums of all tokens NaN: the chains skip
+/// it, and are marked.
 template <int tile_tokens>
 struct Chains {
   float sum[tile_tokens];
@@ -319,8 +320,7 @@ MONOREF_DEVICE void add_step(const Projection& p, const ChunkRange& slice, const
 }
 
 /// Sums one slice for this thread's row and all tokens of the tile into partials [slice][token]
-/// [row]. All threads of the block come here; those whose slice does not exist only keep the
-/// barriers.
+/// [row]. Block-collective; threads whose slice does not exist only keep the barriers.
 template <int tile_tokens>
 MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int32_t slice,
                               float* staged, float* partials) {
@@ -335,7 +335,7 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int
   MONOREF_KEEP_LOOP
   for (std::int32_t done = 0; done < p.chunks_of_slice(); done += kStep) {
     const ChunkRange step = range.from(range.first + done, kStep);
-    if (done > 0) __syncthreads();  // what is staged has been used
+    if (done > 0) __syncthreads();  // the staged operands have been used
     stage_tokens<tile_tokens>(p, at, step, codes, staged);
     __syncthreads();
     load_tokens<tile_tokens>(p, at, range.from(step.first + kStep, kStep), codes);
@@ -389,14 +389,15 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
   const int teams = static_cast<int>(blockDim.x) / kTileRows;
   MONOREF_KEEP_LOOP
   for (std::int32_t first = 0; p.has_slice(first); first += teams) {
-    if (first > 0) __syncthreads();  // what is staged has been used
+    if (first > 0) __syncthreads();  // the staged operands have been used
     sum_slice<tile_tokens>(p, at, first + team, staged + team * kStagedSlice, partials);
   }
   __syncthreads();
   store_tile(p, at, partials);
 }
 
-/// The same with as few tokens too many as there are texts for: what they give is not looked at.
+/// Runs the smallest instantiation that holds the tile's tokens; results of surplus tokens are
+/// discarded.
 MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* staged,
                               float* partials) {
   if (at.tokens == 1)

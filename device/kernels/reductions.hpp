@@ -24,14 +24,14 @@ MONOREF_DEVICE int lane_of_group() {
   return simt::linear_thread() % kGroupLanes;
 }
 
-/// Butterfly of a group: v = v + v[lane xor 16], then 8, 4, 2, 1. All lanes of the wave come here;
-/// all lanes of a group get the same bits, since a + b and b + a are the same.
+/// Butterfly of a group: v = v + v[lane xor 16], then 8, 4, 2, 1. Wave-collective; all lanes of a
+/// group get the same bits, since a + b and b + a are the same.
 MONOREF_DEVICE float group_sum(float v) {
   for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) v += simt::shuffle_xor(v, mask);
   return v;
 }
 
-/// The largest value of a group; NaN if there is one. All lanes of the wave come here.
+/// The largest value of a group; NaN if there is one. Wave-collective.
 MONOREF_DEVICE float group_max(float v) {
   for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
     v = max_or_nan(v, simt::shuffle_xor(v, mask));
@@ -39,9 +39,9 @@ MONOREF_DEVICE float group_max(float v) {
 }
 
 /// The two-level sum of a block: the butterfly of each group, then the butterfly of the groups'
-/// sums, in group order, with zeros behind them. The block has whole waves and one dimension. All
-/// of its threads come here and get the sum. `sums` is shared, kMaxGroups numbers; another barrier
-/// must lie between two uses of it.
+/// sums, in group order, with zeros behind them. The block has whole waves and one dimension.
+/// Block-collective; every thread gets the sum. `sums` is shared, kMaxGroups numbers; another
+/// barrier must lie between two uses of it.
 MONOREF_DEVICE float block_sum(float v, float* sums) {
   const float of_group = group_sum(v);
   const int lane = lane_of_group();

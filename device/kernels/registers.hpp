@@ -1,5 +1,5 @@
-// What decides how many registers a kernel takes: how far loops are taken apart, when results are
-// computed, and where arguments wait.
+// What decides how many registers a kernel takes: unrolling, hoisting, and where arguments are
+// kept.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include "device/simt.hpp"
 
 // Compilers have these pragmas under three names.
-//   MONOREF_UNROLL       before a loop that must come apart: it indexes registers
-//   MONOREF_KEEP_LOOP    before a loop that must not: its body is long already
+//   MONOREF_UNROLL       before a loop that must be unrolled: it indexes registers
+//   MONOREF_KEEP_LOOP    before a loop that must stay a loop: its body is long
 #if defined(__CUDACC__)
 #define MONOREF_UNROLL _Pragma("unroll")
 #define MONOREF_KEEP_LOOP _Pragma("unroll 1")
@@ -20,8 +20,9 @@
 #define MONOREF_KEEP_LOOP
 #endif
 
-// MONOREF_RESIDENT_KERNEL(threads, blocks): MONOREF_KERNEL of which a multiprocessor is to hold so
-// many blocks; by itself the compiler for NVIDIA would take more registers than that leaves.
+// MONOREF_RESIDENT_KERNEL(threads, blocks): a MONOREF_KERNEL of which a multiprocessor is to hold
+// `blocks` blocks at once; left alone, the compiler for NVIDIA takes more registers than that
+// allows.
 #if defined(__CUDACC__)
 #define MONOREF_RESIDENT_KERNEL(max_threads, blocks) \
   extern "C" __global__ __launch_bounds__(max_threads, blocks) void
@@ -31,17 +32,16 @@
 
 namespace monoref::kernels {
 
-/// Has the value computed here, and not where it is needed. Of a long run of loads and fmas, the
-/// compiler for AMD puts off the fmas to the end, and runs out of registers for what they wait
-/// with.
+/// Forces a value to be computed here and not at its use. In a long sequence of loads and fmas the
+/// compiler for AMD sinks the fmas to the end, and runs out of registers for their operands.
 MONOREF_DEVICE void compute_here([[maybe_unused]] float& value) {
 #if defined(__HIP__)
   __asm__ volatile("" : "+v"(value));
 #endif
 }
 
-/// The same for an integer. Of one that does not change in a loop, what is worked out from it is
-/// not worked out before the loop, to be kept there.
+/// Same for an integer: keeps the compiler from hoisting values that derive from a loop-invariant
+/// integer, which would occupy registers throughout the loop.
 MONOREF_DEVICE void compute_here([[maybe_unused]] std::int32_t& value) {
 #if defined(__HIP__)
   __asm__ volatile("" : "+v"(value));
@@ -50,8 +50,8 @@ MONOREF_DEVICE void compute_here([[maybe_unused]] std::int32_t& value) {
 #endif
 }
 
-/// A number that all lanes of the wave have, known to be that. Of what comes from shared memory the
-/// compiler for AMD cannot tell, and keeps a mask of lanes for every branch and loop on it.
+/// Marks a value as wave-uniform. The compiler for AMD cannot prove that of values loaded from
+/// shared memory, and would mask lanes at every branch and loop on them.
 MONOREF_DEVICE std::int32_t same_in_wave(std::int32_t number) {
 #if defined(__HIP__)
   return __builtin_amdgcn_readfirstlane(number);
@@ -60,8 +60,8 @@ MONOREF_DEVICE std::int32_t same_in_wave(std::int32_t number) {
 #endif
 }
 
-/// A number of this thread that has to be worked with anew in each turn of a loop. Otherwise the
-/// compiler for AMD takes whatever follows from it out of the loop, and runs out of registers.
+/// Hides that a value of this thread does not change in a loop. Otherwise the compiler for AMD
+/// hoists whatever derives from it, and runs out of registers.
 MONOREF_DEVICE int in_this_turn(int number) {
 #if defined(__HIP__)
   __asm__ volatile("" : "+v"(number));
@@ -69,10 +69,10 @@ MONOREF_DEVICE int in_this_turn(int number) {
   return number;
 }
 
-/// The arguments of a launch, which outlive the result; on AMD moved to shared memory, `kept`. A
-/// kernel that loops over its work needs all of them again in each turn; there, they and what is
-/// worked out from them would not fit into the scalar registers. (CUDA has them in constant memory
-/// anyway.) All threads of the block come here.
+/// The arguments of a launch, on AMD copied to shared memory, `kept`; they must outlive the result.
+/// A kernel that loops over its work needs all of them in each iteration; there they, and the
+/// values that derive from them, would not fit into the scalar registers. (CUDA keeps them in
+/// constant memory anyway.) Block-collective.
 template <class Arguments>
 MONOREF_DEVICE const Arguments& kept_in_shared([[maybe_unused]] Arguments* kept,
                                                const Arguments& arguments) {
@@ -85,8 +85,8 @@ MONOREF_DEVICE const Arguments& kept_in_shared([[maybe_unused]] Arguments* kept,
 #endif
 }
 
-/// A pointer out of such arguments, known to point to global memory. Without that the compiler for
-/// AMD takes loads that serve all memories and wait for all of them.
+/// Marks a pointer from such arguments as one to global memory. Otherwise the compiler for AMD
+/// emits flat loads, which wait for every kind of memory.
 template <class T>
 MONOREF_DEVICE T* in_global(T* pointer) {
 #if defined(__HIP__)

@@ -54,7 +54,7 @@ MONOREF_DEVICE float sum_of_squares(const float (&acc)[kThreadElements]) {
 }
 
 /// Turns this thread's elements of a row from ar + residual into the norm's output. `live`: the
-/// thread has elements. All threads of the block come here.
+/// thread has elements. Block-collective.
 MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool live, float* sums,
                               float (&acc)[kThreadElements]) {
   if (in.rounded)
@@ -72,7 +72,7 @@ MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool liv
   }
 }
 
-/// The largest magnitude of the block's elements. All threads of the block come here.
+/// The largest magnitude of the block's elements. Block-collective.
 MONOREF_DEVICE float amax_of_row(const float (&values)[kThreadElements], float* largest) {
   float amax = 0.0F;
   for (const float value : values) amax = max_or_nan(magnitude_of(value), amax);

@@ -11,13 +11,13 @@
 //          one for each pair of the eight: fma of the low element, then of the high one. The lane's
 //          sum is (a0 + a1) + (a2 + a3), and the logit the butterfly of the lanes' sums.
 //
-// Work of the norm. A block of 512 threads has a row. The row moves in runs of eight elements, 16
-// bytes of each operand, and lies in shared memory as v in between: there every thread finds the
-// elements that it owns.
+// Work of the norm. A block of 512 threads has a row. The row is loaded and stored in vectors of
+// eight elements, 16 bytes of each operand, and stands in shared memory as v in between, from where
+// every thread takes the elements that it owns.
 //
-// Work of the gate. 64 threads have an expert and four rows, up to four such teams of a block the
-// same expert, so that an expert's weights are read from memory once for 16 rows. A lane has the
-// weights of several steps on their way at once.
+// Work of the gate. A group of 64 threads has an expert and four rows. Up to four such groups of a
+// block have the same expert, so that its weights are read from memory once for 16 rows. A lane has
+// the weights of several steps in flight at once.
 
 #include <cstdint>
 
@@ -53,7 +53,7 @@ struct NormInputs {
 };
 
 /// Adds the residual to a row: stores h_mid, and what the norm continues with to `v` [hidden], in
-/// shared memory. All threads of the block come here.
+/// shared memory. Block-collective.
 MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::uint16_t* h_mid,
                                  float* v) {
   for (std::int32_t first = kRun * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
@@ -80,7 +80,7 @@ MONOREF_DEVICE float sum_of_squares(const float* owned, std::int32_t count) {
   return sum;
 }
 
-/// Sum of squares of the row in v. All threads of the block come here and get it.
+/// Sum of squares of the row in v. Block-collective; every thread gets it.
 MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchange,
                              float* wave_sums) {
   const std::int32_t owned = hidden / kNormThreads;
@@ -97,7 +97,7 @@ MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchang
   return total;
 }
 
-/// Stores the norm of the row in v. All threads of the block come here.
+/// Stores the norm of the row in v. Block-collective.
 MONOREF_DEVICE void store_norm(const NormInputs& in, const float* v, float sum, std::uint16_t* xn) {
   const float mean = sum / static_cast<float>(in.hidden);
   const float rstd = MONOREF_FAULT(router_eps_outside_root) ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
@@ -146,7 +146,7 @@ MONOREF_DEVICE RunOfEight<Element> load_run(const Element* from) {
   }
 }
 
-/// The numbers of a run.
+/// The eight numbers of a vector.
 MONOREF_DEVICE void values_of(const RunOfEight<std::uint16_t>& run, float (&values)[kRun]) {
   for (int i = 0; i < kPairs; ++i) split_bf16_pair(run.part[0].word[i], values + 2 * i);
 }
@@ -170,20 +170,20 @@ struct Gate {
   std::int32_t experts;
   std::int32_t hidden;
 
-  /// Whether all runs of eight begin on multiples of 16 bytes.
+  /// Whether all vectors of eight elements begin on multiples of 16 bytes.
   MONOREF_MEMBER bool is_wide() const {
     return aligned16(xn) && aligned16(weights) && xn_row_stride % kRun == 0 &&
            weights_row_stride * sizeof(Weight) % 16 == 0;
   }
 };
 
-/// Where in its rows a lane's run of step `step` begins.
+/// Where in its rows a lane's eight elements of step `step` begin.
 MONOREF_DEVICE std::int32_t place_of_run(std::int32_t step, std::int32_t steps) {
   if (MONOREF_FAULT(router_lane_has_neighbours)) return (lane_of_64() * steps + step) * kRun;
   return step * kStep + lane_of_64() * kRun;
 }
 
-/// Continues the four chains of one row by eight elements.
+/// Continues the four fma chains of one row by eight elements.
 MONOREF_DEVICE void add_run(const float (&w)[kRun], const float (&x)[kRun],
                             float (&chains)[kPairs]) {
   MONOREF_UNROLL
@@ -230,9 +230,8 @@ MONOREF_DEVICE void sum_lane(const Gate<Weight>& gate, const Weight* weights,
   }
 }
 
-/// The logits of one expert for rows first .. of this thread's team, `count` of them, of which
-/// those that do not exist are worked out as the last and not stored. All threads of the block come
-/// here.
+/// The logits of one expert for `count` rows from `first` on, which belong to this thread's group
+/// of 64. Rows that do not exist are computed as the last one and not stored. Block-collective.
 template <bool wide, int count, class Weight>
 MONOREF_DEVICE void make_logits(const Gate<Weight>& gate, std::int64_t expert, std::int64_t first,
                                 float* exchange) {
@@ -252,7 +251,7 @@ MONOREF_DEVICE void make_logits(const Gate<Weight>& gate, std::int64_t expert, s
       gate.logits[(first + i) * gate.logits_row_stride + expert] = canonical(sums[i]);
 }
 
-/// The same with the text that has room for a tile's rows.
+/// Runs the smallest instantiation that holds a tile's rows.
 template <bool wide, class Weight>
 MONOREF_DEVICE void make_tile(const Gate<Weight>& gate, std::int64_t expert,
                               std::int64_t tile_first, float* exchange) {
@@ -264,7 +263,7 @@ MONOREF_DEVICE void make_tile(const Gate<Weight>& gate, std::int64_t expert,
     make_logits<wide, 2>(gate, expert, first, exchange);
   else
     make_logits<wide, kTeamRows>(gate, expert, first, exchange);
-  __syncthreads();  // the sums of the next tile take the place of these
+  __syncthreads();  // the sums of the next tile overwrite these
 }
 
 template <class Weight>

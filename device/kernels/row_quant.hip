@@ -80,7 +80,7 @@ monoref_row_quant(const std::uint16_t* x, std::int64_t x_row_stride, std::uint8_
         MONOREF_FAULT(quant_scale_divided) ? amax / largest : amax * (1.0F / largest);
     quantise_row(from, width, amax, row_scale, format, x8 + row * x8_row_stride);
     if (threadIdx.x == 0) scale[row] = canonical(row_scale);
-    __syncthreads();  // the maxima of the next row take the place of these
+    __syncthreads();  // the maxima of the next row overwrite these
   }
 }
 MONOREF_REGISTER(monoref_row_quant);

@@ -75,7 +75,7 @@ struct Selected {
   MONOREF_MEMBER std::int32_t used() const { return full + (tails > 0 ? 1 : 0); }
 };
 
-/// Reads the ids of a row and gives each its slot. All lanes of the wave take part.
+/// Reads the ids of a row and gives each its slot. Wave-collective.
 MONOREF_DEVICE Selected place_ids(const std::int32_t* ids, std::int64_t id_stride,
                                   const TableShape& shape, const CausalLimit& limit,
                                   LaneIds* lane_ids) {
@@ -159,8 +159,8 @@ MONOREF_DEVICE std::int32_t column_of(std::int32_t id, std::int32_t width) {
   return lets_through && (id < 0 || id >= width) ? 0 : id;
 }
 
-/// Writes the table columns of one row. Two texts, since a compiler that sees the same stores with
-/// and without the promise of alignment keeps the narrow ones. `wide`: the row starts on 16 bytes.
+/// Writes the table columns of one row. Two instantiations: in one body the compiler merges aligned
+/// and unaligned stores into narrow ones. `wide`: the row starts on 16 bytes.
 template <bool wide>
 MONOREF_DEVICE void write_columns(const LaneIds& lane_ids, const Selected& selected,
                                   const std::int32_t* table_row, const TableShape& shape,

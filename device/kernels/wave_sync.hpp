@@ -1,4 +1,4 @@
-// Meeting the threads of one's wave only.
+// A barrier for one wave.
 #pragma once
 
 #include "device/simt.hpp"
@@ -6,12 +6,12 @@
 namespace monoref::kernels {
 namespace {  // each variant of a kernel has its own
 
-/// Waits until all live lanes of the wave are here: what they wrote to shared memory before is seen
-/// after it by the others. All live lanes of the wave come here.
+/// A barrier for the live lanes of a wave: what one wrote to shared memory before it, the others
+/// see after it. Wave-collective.
 #if defined(__HIP__)
 MONOREF_DEVICE void wave_sync() {
-  // The lanes go together, and their accesses to shared memory stay in order: it is the compiler
-  // that must not move them.
+  // Lanes run in lockstep, and their accesses to shared memory stay in order: only the compiler has
+  // to be kept from moving them.
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
