@@ -39,7 +39,7 @@ bool updates_in_place(const ChainLink& link, std::string_view tensor) {
                      [&](const ChainRead& read) { return read.tensor == tensor; });
 }
 
-/// A whole tensor of which `part` is one of so many.
+/// The layout [parts, ...] of which `part` is one slice; `part` itself where there are none.
 Layout whole_layout(const Layout& part, std::int64_t parts) {
   if (parts == 0) return part;
   std::vector<std::int64_t> dims{parts};

@@ -78,8 +78,8 @@ struct HeadState {
 void attend_tile(const AttentionRules& rules, std::span<const float> q, const AttentionTile& tile,
                  HeadState& state);
 
-/// The scores of a tile, and their finish: acc * o_factor * (1 / (l > 0 ? l : 1)), or acc / (l > 0
-/// ? l : 1) with BF16 operands; canonical in NaN.
+/// A head's output after its last tile: acc * o_factor * (1 / (l > 0 ? l : 1)), or acc / (l > 0 ? l
+/// : 1) with BF16 operands. NaN is canonical.
 std::vector<float> finished(const AttentionRules& rules, const HeadState& state);
 
 }  // namespace monoref

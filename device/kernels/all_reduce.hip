@@ -91,8 +91,7 @@ struct Exchange {
   }
 };
 
-/// Waits until a flag has arrived, for as many looks at it as the launch allows. Returns whether it
-/// has.
+/// Polls a flag at most spin_limit times. Returns whether it has arrived.
 MONOREF_DEVICE bool wait_for(const Exchange& x, const std::int32_t* flag) {
   for (std::int64_t looks = 0; looks < x.spin_limit; ++looks) {
     if (x.reached(simt::load_acquire(flag))) return true;
@@ -103,7 +102,7 @@ MONOREF_DEVICE bool wait_for(const Exchange& x, const std::int32_t* flag) {
 
 /// Tells all ranks that this one has got to `phase`, and waits until all have told this one. What
 /// they had stored before is then seen by this block. Returns the lowest rank that has not;
-/// `absent` is shared, one number. All threads of the block come here.
+/// `absent` is shared, one number. Block-collective.
 MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int32_t rank,
                                  std::int32_t* absent) {
   if (threadIdx.x == 0) *absent = kNobody;

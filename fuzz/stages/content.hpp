@@ -20,8 +20,8 @@ std::vector<std::int32_t> make_block_ids(TableIds kind, std::int64_t count, std:
                                          CounterRandom& random);
 
 /// Which fault a generator plants in the input; every one must be refused. "none" comes before
-/// `defects`, and is what most cases have: of the draws that are edges, `sound` for every one with
-/// a given defect.
+/// `defects` and is repeated `sound` times among the edge values, where every defect stands once:
+/// most cases are valid.
 Dimension defect_dimension(std::size_t sound, std::vector<std::string_view> defects);
 
 /// How the sequence lengths of a batch look; the words of `lengths_dimension`.

@@ -138,8 +138,8 @@ void LayerContent::add_fp8_weight(const std::string& name, const std::string& sc
       }));
 }
 
-/// Experts that are routed to: the last one, and the first ones, among them those that stand for a
-/// routing while only shapes are known, and those that rows of NaN go to, where no bias decides.
+/// Experts with weights: the last one and the first `live_experts`. Those include the placeholder
+/// ids of shape inference and the experts that a row of NaN selects where no bias decides.
 bool LayerContent::is_live(std::int64_t expert) const {
   return expert >= shape_.n_routed - 1 || expert < params_["live_experts"];
 }
