@@ -19,7 +19,7 @@
 // grow by one a step and may wrap around. Channels are blocks: block c of every rank takes the same
 // share of the rows, and waits for the blocks c of the others only.
 //
-// One text is one rank. The launch has gridDim.z ranks, first_rank + blockIdx.z: one where every
+// A rank is a plane of the grid: gridDim.z ranks, first_rank + blockIdx.z: one where every
 // rank has a device, all of them where they share one.
 //
 // What steps may reuse. A rank reaches phase 0 of a step only when its step before is done, so the

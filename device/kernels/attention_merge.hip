@@ -107,8 +107,8 @@ MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool f
 // Sizes    partitions >= 1; head_dim a multiple of 8
 // Options  accumulate 0: product and sum rounded; 1: fma
 // Launch   any grid in x and any block of whole waves in one dimension; a thread makes eight
-//          numbers at a time, so ceil(rows * heads * head_dim / 8 / threads of a block) blocks have
-//          a turn each. No shared memory.
+//          numbers at a time, so ceil(rows * heads * head_dim / 8 / threads of a block) blocks
+//          suffice. No shared memory.
 // Misuse   Other sizes write nothing.
 MONOREF_KERNEL(1024)
 monoref_attention_merge(const std::uint16_t* o, const float* m, const float* l, std::uint16_t* out,

@@ -1,4 +1,4 @@
-// A kernel that does nothing but meet: what `monoref bench` measures the executor with.
+// A kernel of nothing but barriers: what `monoref bench` measures the executor with.
 #include "device/simt.hpp"
 
 /// Every block adds the indices of its threads around a ring, one place a round, with a barrier

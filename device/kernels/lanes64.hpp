@@ -1,6 +1,6 @@
 // Sums over 64 lanes, in the order that the specification states for its waves of 64 (mono-decode
 // section 7), on machines with waves of 64 and of 32 alike. Such a logical wave is 64 neighbouring
-// threads of the block: one wave, or two, which then meet in shared memory.
+// threads of the block: one wave, or two, which then exchange through shared memory.
 #pragma once
 
 #include <cstdint>

@@ -226,7 +226,7 @@ MONOREF_DEVICE float weighing_score(const Routing& routing, const float* logits,
 //          shared      1: the shared expert has the last slot; 0: there is none
 //          scaling multiplies the routed weights, once, in either case.
 // Launch   any grid in x; blocks of whole waves, in one dimension. A wave has a row at a time, so
-//          ceil(rows / waves of a block) blocks have a turn each. No shared memory.
+//          ceil(rows / waves of a block) blocks have one row a wave. No shared memory.
 // Misuse   Other sizes, keys and blocks write nothing.
 MONOREF_KERNEL(256)
 monoref_moe_route(const float* logits, std::int64_t logits_row_stride, const float* bias,

@@ -197,7 +197,7 @@ MONOREF_DEVICE void quantise(const Quantisation<Element>& q) {
 // Options  rule 0 to 9: A, B, C, D, E, mono, round_down, even, ceil, round_up (upstream-semantics
 //          section 7.4)
 // Launch   any grid; x goes over the columns, y over rows. Any block of whole waves in one
-//          dimension: a thread has 8 numbers at a time, so width / 8 threads have a turn each.
+//          dimension: a thread has 8 numbers at a time, so width / 8 threads suffice.
 // Misuse   Other widths and rules write nothing.
 MONOREF_KERNEL(1024)
 monoref_mx_quant_bf16(const std::uint16_t* x, std::int64_t x_row_stride, std::uint8_t* codes,

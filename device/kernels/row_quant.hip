@@ -64,7 +64,7 @@ MONOREF_DEVICE void quantise_row(const Row<const std::uint16_t>& row, std::int32
 // Options  encoding 0: E4M3FN; 1: E4M3FNUZ
 //          overflow 0: NaN; 1: saturate
 // Launch   any grid in x, which goes over rows; any block of whole waves in one dimension: a thread
-//          has 8 numbers at a time, so width / 8 threads have a turn each.
+//          has 8 numbers at a time, so width / 8 threads suffice.
 // Misuse   Other widths write nothing.
 MONOREF_KERNEL(1024)
 monoref_row_quant(const std::uint16_t* x, std::int64_t x_row_stride, std::uint8_t* x8,
