@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstddef>
 #include <numeric>
@@ -336,6 +335,26 @@ class Checker {
 };
 
 }  // namespace
+
+Citations check_names(std::string_view code, const Library& library) {
+  constexpr std::string_view kPrefix = "BugCase";
+  Citations result;
+  for (std::size_t at = code.find(kPrefix); at != std::string_view::npos;
+       at = code.find(kPrefix, at)) {
+    at += kPrefix.size();
+    const std::string_view name = code.substr(at, 3);
+    if (name.size() < 2 || !is_digit(name[1])) continue;  // of bug cases in general
+    if (library.bug_cases.contains(name)) {
+      ++result.resolved;
+      continue;
+    }
+    const auto line =
+        std::count(code.begin(), code.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    result.findings.push_back(
+        {static_cast<int>(line) + 1, fmt::format("there is no bug case {}", name)});
+  }
+  return result;
+}
 
 Citations check_citations(const Prose& prose, const Library& library, std::string_view home) {
   return Checker(prose, library, home).check();

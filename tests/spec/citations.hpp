@@ -21,14 +21,20 @@ struct Citations {
 };
 
 /// Forms:
-///   mono-decode section 3.5; upstream-semantics sections 3.3 to 3.5; matrix-cores section 4;
-///   granted section 3.4; each with any number of sections, "step 5", "items 3 to 6" or a quotation
-///   of the section after a comma, and a remark in brackets after each sparse-pa:
-///   insert_index_cache           items of a seed; a seed's name alone is all of it recordings:
-///   indexer_metadata            or "the recording gpu_functions" bug cases P10, P11 and S12 to S17
-///   and a code alone
+///
+///   mono-decode section 3.5                upstream-semantics sections 3.3 to 3.5
+///   matrix-cores section 4                 granted section 3.4
+///   mono-decode section 3, step 5          with any number of sections, a remark in brackets after
+///                                          each, and "items 3 to 6" or a quotation after a comma
+///   sparse-pa: insert_index_cache          a seed's items; its name alone is all of it
+///   recordings: indexer_metadata           or "the recording gpu_functions"
+///   bug cases P10, P11 and S12 to S17      or a code alone
+///
 /// A section that no document is named for is a finding, unless `home` names the document that the
 /// text is part of. So is a name that is nearly a document's.
 Citations check_citations(const Prose& prose, const Library& library, std::string_view home = {});
+
+/// Of code, names of tests and functions: a BugCaseP10 must be a bug case.
+Citations check_names(std::string_view code, const Library& library);
 
 }  // namespace monoref::spec

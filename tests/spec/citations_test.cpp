@@ -72,6 +72,8 @@ TEST(Citations, EveryOneInTheTreeLeadsSomewhere) {
     resolved += citations.resolved;
     for (const Finding& finding : citations.findings)
       ADD_FAILURE_AT(path.c_str(), finding.line) << finding.message;
+    for (const Finding& finding : check_names(read_file(path), library()).findings)
+      ADD_FAILURE_AT(path.c_str(), finding.line) << finding.message;
   }
   // Else the scanner reads nothing and everything is well.
   EXPECT_GT(resolved, 600);
@@ -164,7 +166,15 @@ TEST(Citations, InOtherFormsAreFound) {
   EXPECT_EQ(complaint("// bug T03"), "write 'bug case T03';");
 }
 
-TEST(Citations, AreNotSoughtInCode) {
+TEST(Citations, OfTestsByTheirNamesAreFollowed) {
+  EXPECT_EQ(check_names("TEST(BugCaseP10, A) TEST(BugCases, B)", library()).resolved, 1);
+  const Citations citations = check_names("\nTEST(BugCaseP99, A)", library());
+  ASSERT_EQ(citations.findings.size(), 1U);
+  EXPECT_EQ(citations.findings[0].line, 2);
+  EXPECT_EQ(citations.findings[0].message, "there is no bug case P99");
+}
+
+TEST(Citations, AreNotSoughtInOtherCode) {
   EXPECT_EQ(complaint("int mono_decode = P19 + section(3);  // nothing"), "");
   EXPECT_EQ(complaint("char c = '\"'; int n = 1'000; // mono-decode section 3"), "");
 }
