@@ -1,5 +1,6 @@
 // Every citation in the tree leads somewhere: sections of the specification, items of the seeds,
 // recordings, bug cases. The last tests show that the ones that do not are found.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,6 +97,16 @@ TEST(Citations, EveryMutantIsOfABugCaseOrOurOwn) {
     for (const Mutant& mutant : stage.mutants)
       EXPECT_TRUE(mutant.bug_case == "own" || library().bug_cases.contains(mutant.bug_case))
           << stage.name << ", " << mutant.name << ": no bug case '" << mutant.bug_case << "'";
+}
+
+TEST(Readme, HasARowForEveryStageAndNamesTheChains) {
+  const std::string text = read_file(root() / "README.md");
+  for (const Stage& stage : all_stages()) {
+    const std::string name(stage.name);
+    const std::string mark =
+        stage.chain ? fmt::format("`{}`", name) : fmt::format("\n| {} |", name);
+    EXPECT_NE(text.find(mark), std::string::npos) << name;
+  }
 }
 
 TEST(Citations, BugCasesAreInOrderAndTellSomething) {
