@@ -83,6 +83,16 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   mutants->add_option("--only", mutants_options.only, "one mutant by name");
 
+  CLI::App* overnight = app.add_subcommand(
+      "overnight",
+      "fuzz for hours in shards, each a process; stopped and started again it goes on");
+  OvernightArguments night;
+  overnight->add_option("FOLDER", night.folder, "what is done, logs and findings")->required();
+  overnight->add_option("--hours", night.hours, "from now on")->capture_default_str();
+  overnight->add_option("--shards", night.shards, "processes")->capture_default_str();
+  overnight->add_option("--round-seconds", night.round_seconds, "of one process")
+      ->capture_default_str();
+
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
   for (CLI::App* command : {list, check, fuzz, replay, regen, verify, mutants, bench})
     add_common(*command, common);
@@ -98,6 +108,7 @@ int run(int argc, char** argv) {
   if (*replay) return replay_command(common, target, bisect);
   if (*regen) return golden_regen_command(common, folder);
   if (*verify) return golden_verify_command(common, folder);
+  if (*overnight) return overnight_command(night);
   if (*mutants) return mutants_command(common, mutants_options);
   return bench_command(common);
 }

@@ -46,7 +46,8 @@ struct FuzzOptions {
 };
 int fuzz_command(const CommonOptions& common, const FuzzOptions& options);
 
-/// With `bisect` a failure also names the first stage and element that differ, and the inputs there.
+/// With `bisect` a failure also names the first stage and element that differ, and the inputs
+/// there.
 int replay_command(const CommonOptions& common, const std::string& target, bool bisect);
 
 int golden_regen_command(const CommonOptions& common, const std::filesystem::path& folder);
@@ -57,6 +58,15 @@ struct MutantsOptions {
   std::string only;
 };
 int mutants_command(const CommonOptions& common, const MutantsOptions& options);
+
+/// As written: whoever mistypes one is told in a sentence.
+struct OvernightArguments {
+  std::filesystem::path folder;
+  std::string hours = "8";
+  std::string shards = "1";
+  std::string round_seconds = "600";
+};
+int overnight_command(const OvernightArguments& arguments);
 
 int bench_command(const CommonOptions& common);
 
