@@ -279,16 +279,17 @@ class Checker {
       if (!first && !take_any({", and ", ", ", " and "})) return;
       const std::string_view name = name_at(at_);
       const bool is_item = known.contains(name);
-      if (!first && !is_item && (name.find('_') == std::string_view::npos || cited(name)))
-        return static_cast<void>(at_ = before);
+      if (!first && !is_item && !looks_like_item(name)) return static_cast<void>(at_ = before);
       expect(is_item, start, fmt::format("{} has nothing called '{}'", where, name));
       at_ += name.size();
       if (name.empty()) return;
     }
   }
-  /// Whether a name begins another citation.
-  bool cited(std::string_view name) const {
-    return library_.documents.contains(name) || library_.seeds.contains(name);
+  /// Whether a name in a list can only be meant as one more item: it has an underscore, begins no
+  /// other citation and is no case of a recording.
+  bool looks_like_item(std::string_view name) const {
+    return name.find('_') != std::string_view::npos && !name.starts_with("case_") &&
+           !library_.documents.contains(name) && !library_.seeds.contains(name);
   }
 
   void recordings(std::size_t start) {
@@ -303,6 +304,7 @@ class Checker {
     const std::string_view name = name_at(at_ + 1);
     if (name.find('_') == std::string_view::npos || name.find('.') != std::string_view::npos)
       return;
+    if (name.starts_with("case_")) return;  // a case of one
     ++at_;
     names(start, "recordings", library_.recordings);
   }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +111,13 @@ TEST(Readme, HasARowForEveryStageAndNamesTheChains) {
   }
 }
 
+TEST(Citations, EveryRecordingIsDescribedAndStored) {
+  std::set<std::string, std::less<>> stored;
+  for (const auto& entry : fs::directory_iterator(root() / "golden" / "recorded"))
+    stored.insert(entry.path().stem().string());
+  EXPECT_EQ(library().recordings, stored);
+}
+
 TEST(Citations, BugCasesAreInOrderAndTellSomething) {
   std::string last;
   std::string text = read_file(root() / "fuzz" / "bug_cases.md");
@@ -136,6 +145,7 @@ TEST(Citations, OfAllFormsResolve) {
   EXPECT_EQ(complaint("// deepseek-indexer-metadata: build_prefill_chunk_metadata and its kernel"),
             "");
   EXPECT_EQ(complaint("// recordings: indexer_metadata; the recording gpu_functions"), "");
+  EXPECT_EQ(complaint("// recording moe_route, case_0000: ids differ"), "");
   EXPECT_EQ(complaint("// bug cases P10, P11 and S12 to S17; (T06, D04). It was granted 2 ulps."),
             "");
 }

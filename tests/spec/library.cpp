@@ -122,8 +122,11 @@ Library read_library(const std::filesystem::path& root) {
     if (line.starts_with("## ")) library.seeds[seed = first_word(line.substr(3))];
     if (line.starts_with("### ")) library.seeds[seed].emplace(first_word(line.substr(4)));
   });
+  bool of_recordings = false;  // whether the table is one of theirs
   for_each_line(read_file(folder / "recordings.md"), [&](std::string_view line) {
-    if (line.starts_with("| `")) library.recordings.merge(names_of_row(line));
+    if (!line.starts_with("|")) of_recordings = false;
+    if (line.starts_with("| recording |")) of_recordings = true;
+    if (of_recordings) library.recordings.merge(names_of_row(line));
   });
   for_each_line(read_file(root / "fuzz" / "bug_cases.md"), [&](std::string_view line) {
     if (line.starts_with("### ")) library.bug_cases.emplace(first_word(line.substr(4)));
