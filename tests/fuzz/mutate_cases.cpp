@@ -53,9 +53,15 @@ std::vector<GoldenStage> golden_of(const Options& options) {
   return golden;
 }
 
-void write_file(const CaseMutant& mutant, const fs::path& path) {
+/// False if the library has no form for it, as for an axis that is too long beside an empty one.
+bool write_file(const CaseMutant& mutant, const fs::path& path) {
   fs::remove(path);
-  write_hdf5(path, mutant.root);
+  try {
+    write_hdf5(path, mutant.root);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
 }
 
 /// Findings that differ in numbers only are one kind.
@@ -115,7 +121,10 @@ class Campaign {
     const CaseMutant mutant = make_mutant(golden_, options_.seed, number);
     const fs::path file = place_.folder / "mutant.h5";
     const fs::path json = place_.folder / "mutant.json";
-    write_file(mutant, file);
+    if (!write_file(mutant, file)) {
+      ++verdicts_["no such file"];
+      return;
+    }
     fs::remove(json);
     const ProcessRun ran =
         run_watched({options_.program, "check", "--quiet", "--json", json.string(), file.string()},
@@ -150,9 +159,10 @@ class Campaign {
 
 int write_one(const Options& options) {
   const CaseMutant mutant = make_mutant(golden_of(options), options.seed, options.first);
-  write_file(mutant, options.file);
-  for (const std::string& change : mutant.changes) fmt::print("{}\n", change);
-  return 0;
+  for (const std::string& change : mutant.changes) fmt::print("{}\n", shown(change));
+  if (write_file(mutant, options.file)) return 0;
+  fmt::print(stderr, "mutate_cases: mutant {} cannot be a file\n", options.first);
+  return 1;
 }
 
 int run(int argc, char** argv) {
