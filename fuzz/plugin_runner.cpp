@@ -55,13 +55,17 @@ class PluginRunner : public Runner {
   std::string name() const override { return "plugin:" + plugin_.name(); }
   int wave() const override { return 0; }
 
+  /// Also a stage over which the plugin crashed or hung when it was asked: what became of the
+  /// question is then the result of every run.
   bool offers(const Stage& stage) override {
-    const auto [known, fresh] = offered_.try_emplace(std::string(stage.name), false);
-    if (fresh) known->second = plugin_.offers(stage.name);
-    return known->second;
+    const device::PluginOffer& offer = offer_of(stage);
+    return offer.offered || offer.status != device::PluginStatus::kDone;
   }
 
   RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override {
+    if (const device::PluginOffer& offer = offer_of(stage);
+        offer.status != device::PluginStatus::kDone)
+      return run_outputs({.status = offer.status, .message = offer.message}, {});
     Outputs outputs = make_outputs(item, specs, kOutputPoison);
     device::PluginCall call{.stage = std::string(stage.name), .contract = item.contract.text()};
     for (const NamedScalar& scalar : item.scalars)
@@ -76,14 +80,22 @@ class PluginRunner : public Runner {
       images.push_back(output.tensor.image());
       call.outputs.push_back(plugin_tensor(output.name, output.tensor, images.back()));
     }
-    return run_outputs(plugin_.run(call, kTimeLimit), std::move(outputs));
+    return run_outputs(plugin_.run(call, time_limit_), std::move(outputs));
   }
 
+  void set_time_limit(double seconds) override { time_limit_ = seconds; }
+
  private:
-  static constexpr double kTimeLimit = 10.0;  // seconds a case; as for kernels
+  double time_limit_ = kTimeLimit;
+  /// Asks once.
+  const device::PluginOffer& offer_of(const Stage& stage) {
+    const auto [known, fresh] = offers_.try_emplace(std::string(stage.name));
+    if (fresh) known->second = plugin_.offers(stage.name, time_limit_);
+    return known->second;
+  }
 
   device::Plugin plugin_;
-  std::map<std::string, bool> offered_;
+  std::map<std::string, device::PluginOffer> offers_;
 };
 
 }  // namespace

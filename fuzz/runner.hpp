@@ -21,6 +21,10 @@ struct RunOutputs {
   Outputs outputs;
 };
 
+/// What one run of one case may take unless a caller says otherwise, in seconds. A hundred times
+/// what the slowest drawn case takes, and few enough that an endless loop is soon known as one.
+constexpr double kTimeLimit = 10.0;
+
 /// Something that computes a stage's outputs and is under test.
 class Runner {
  public:
@@ -38,6 +42,8 @@ class Runner {
   /// Nothing where buffers cannot be shared or the runner keeps none between calls.
   virtual std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                               const Case& later);
+  /// Seconds that one run of one case may take before it is kHung; kTimeLimit unless set.
+  virtual void set_time_limit(double seconds) { static_cast<void>(seconds); }
 };
 
 /// Runs the in-tree kernels on a backend.
@@ -52,6 +58,7 @@ class KernelRunner : public Runner {
   RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override;
   std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                       const Case& later) override;
+  void set_time_limit(double seconds) override { backend_->set_time_limit(seconds); }
   device::Backend& backend() { return *backend_; }
 
  private:

@@ -31,8 +31,6 @@ using plugin::Reply;
 using plugin::Request;
 using plugin::Writer;
 
-constexpr double kShortSeconds = 10;  ///< for questions that take no computing
-
 std::uint64_t whole_pages(std::uint64_t bytes, bool) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
@@ -193,14 +191,13 @@ class Plugin::Supervisor {
 
   Reply ask(Command command, double time_limit) {
     const Request request{command, bytes_, time_limit};
-    Reply reply{};
+    Reply reply{Outcome::kGone, 0};
     if (send(handle_.socket, &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
-      system_failure("plugin supervisor");
+      return {Outcome::kGone, 0};
     ssize_t got;
     do got = recv(handle_.socket, &reply, sizeof reply, 0);
     while (got < 0 && errno == EINTR);
-    if (got != sizeof reply) throw std::runtime_error("plugin supervisor: it is gone");
-    return reply;
+    return got == sizeof reply ? reply : Reply{Outcome::kGone, 0};
   }
 
  private:
@@ -261,6 +258,37 @@ void fill_file(std::byte* memory, const StoredTensor& tensor) {
   }
 }
 
+/// What became of a library that did not return. `fault` says where it touched what is not there,
+/// if it did.
+PluginReport failure_of(const Reply& reply, const Header& header, double time_limit,
+                        const std::string& fault) {
+  PluginReport report;
+  switch (reply.outcome) {
+    case Outcome::kOverTime:
+      report.status = PluginStatus::kHung;
+      report.message = fmt::format("the plugin ran at the time limit of {} s", time_limit);
+      break;
+    case Outcome::kAsleep:
+      report.status = PluginStatus::kHung;
+      report.message = fmt::format("the plugin did nothing for {:.4g} s, the time limit is {} s",
+                                   plugin::kSleepFactor * time_limit, time_limit);
+      break;
+    case Outcome::kGone:
+      report.status = PluginStatus::kCrashed;
+      report.message = "the plugin has killed the processes around it, and cannot be run again";
+      break;
+    case Outcome::kNotLoaded:
+      report.status = PluginStatus::kFailed;
+      report.message = fmt::format("the library does not load again: {}", header.message);
+      break;
+    case Outcome::kDied:
+    case Outcome::kReturned:
+      report.status = PluginStatus::kCrashed;
+      report.message = death_of(reply, reply.code <= 0 ? "" : fault);
+  }
+  return report;
+}
+
 /// What a library's return code means.
 PluginReport judge(std::int32_t code, const char* message) {
   const std::string text = message;
@@ -289,25 +317,28 @@ PluginReport judge(std::int32_t code, const char* message) {
 
 Plugin::Plugin(std::string path)
     : path_(std::move(path)), supervisor_(std::make_unique<Supervisor>(path_)) {
-  const Reply reply = supervisor_->ask(Command::kLoad, kShortSeconds);
+  const Reply reply = supervisor_->ask(Command::kLoad, plugin::kLoadSeconds);
   const auto unavailable = [this](const std::string& why) {
     return Unavailable{fmt::format("plugin '{}': {}", path_, why)};
   };
   if (reply.outcome == Outcome::kNotLoaded) throw unavailable(supervisor_->header().message);
   if (reply.outcome == Outcome::kDied) throw unavailable("while loading, " + death_of(reply, ""));
-  if (reply.outcome == Outcome::kOverTime) throw unavailable("loading does not end");
+  if (reply.outcome != Outcome::kReturned) throw unavailable("loading does not end");
   name_ = supervisor_->header().message;
 }
 
 Plugin::~Plugin() = default;
 
-bool Plugin::offers(std::string_view stage) {
+PluginOffer Plugin::offers(std::string_view stage, double time_limit) {
   Writer wire;
   wire.text(stage);
   supervisor_->reserve(kHeaderBytes + wire.bytes().size());
   supervisor_->put(wire);
-  const Reply reply = supervisor_->ask(Command::kOffers, kShortSeconds);
-  return reply.outcome == Outcome::kReturned && reply.code != 0;
+  const Reply reply = supervisor_->ask(Command::kOffers, time_limit);
+  if (reply.outcome == Outcome::kReturned) return {.offered = reply.code != 0};
+  PluginReport report = failure_of(reply, supervisor_->header(), time_limit, "");
+  return {report.status, false,
+          fmt::format("asked whether it offers '{}': {}", stage, report.message)};
 }
 
 PluginReport Plugin::run(const PluginCall& call, double time_limit) {
@@ -334,25 +365,11 @@ PluginReport Plugin::run(const PluginCall& call, double time_limit) {
 
   const Reply reply = supervisor_->ask(Command::kRun, time_limit);
   const Header& header = supervisor_->header();
-  PluginReport report;
-  switch (reply.outcome) {
-    case Outcome::kReturned:
-      report = judge(reply.code, header.message);
-      break;
-    case Outcome::kOverTime:
-      report.status = PluginStatus::kHung;
-      report.message = fmt::format("the plugin ran at the time limit of {} s", time_limit);
-      break;
-    case Outcome::kNotLoaded:
-      report.status = PluginStatus::kFailed;
-      report.message = fmt::format("the library does not load again: {}", header.message);
-      break;
-    case Outcome::kDied:
-      report.status = PluginStatus::kCrashed;
-      report.message = death_of(reply, header.fault_signal == 0 || reply.code <= 0
-                                           ? ""
-                                           : describe_fault(header, stored, call.inputs.size()));
-  }
+  if (reply.outcome != Outcome::kReturned)
+    return failure_of(
+        reply, header, time_limit,
+        header.fault_signal == 0 ? "" : describe_fault(header, stored, call.inputs.size()));
+  PluginReport report = judge(reply.code, header.message);
   if (report.status != PluginStatus::kDone) return report;
   const std::span outputs = std::span(stored).subspan(call.inputs.size());
   report.damaged_guard = damage_of(memory, outputs);

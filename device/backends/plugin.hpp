@@ -49,6 +49,14 @@ struct PluginReport {
   std::vector<std::vector<std::byte>> outputs;  ///< after kDone: the images, in the call's order
 };
 
+/// What a plugin says of a stage. Anything but kDone: it did not get to say it; the message tells
+/// how.
+struct PluginOffer {
+  PluginStatus status = PluginStatus::kDone;
+  bool offered = false;
+  std::string message;
+};
+
 /// A loaded plugin. The library lives in a process of its own; between the two stands a supervisor,
 /// forked when the object is made, so that a process that takes over after a crash starts from a
 /// clean state. Make the object before the first OpenMP region of the program for the same reason.
@@ -64,10 +72,10 @@ class Plugin {
 
   /// The plugin's own name.
   const std::string& name() const { return name_; }
-  /// Whether it knows a stage. A plugin that dies over the question does not.
-  bool offers(std::string_view stage);
-  /// Runs one case within `time_limit` seconds. Throws what check_request (buffer_request.hpp)
-  /// throws.
+  /// Whether it knows a stage.
+  PluginOffer offers(std::string_view stage, double time_limit);
+  /// Runs one case within `time_limit` seconds of processor time. Throws what check_request
+  /// (buffer_request.hpp) throws.
   PluginReport run(const PluginCall& call, double time_limit);
 
  private:

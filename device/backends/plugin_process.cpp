@@ -1,5 +1,6 @@
 #include "device/backends/plugin_process.hpp"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,9 +14,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <csignal>
-#include <ctime>
+#include <cstdio>
+#include <cstring>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -28,7 +31,6 @@ namespace monoref::device::plugin {
 namespace {
 
 constexpr std::size_t kMargin = std::size_t{16} << 20;  ///< without access around a region
-constexpr double kLoadSeconds = 60;
 
 void give_message(Header& header, std::string_view text) {
   const std::size_t length = std::min(text.size(), kMessageBytes - 1);
@@ -241,7 +243,161 @@ class Server {
   const monoref_plugin* plugin_ = nullptr;
 };
 
+// ---- the server's parent ----------------------------------------------------------------------
+
+/// On the death of the supervisor.
+void end_group(int) {
+  kill(0, SIGKILL);
+}
+
+/// Ends as the server did. Signals that the harness handles mean here what they mean elsewhere.
+[[noreturn]] void stand_between(pid_t server) {
+  int status = 0;
+  while (waitpid(server, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFSIGNALED(status)) {
+    signal(WTERMSIG(status), SIG_DFL);
+    raise(WTERMSIG(status));
+  }
+  _exit(WEXITSTATUS(status));
+}
+
+/// In a process that was just forked: forgets the harness's handlers, and leads a group.
+void begin_group() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  setpgid(0, 0);
+}
+
 // ---- the supervisor ----------------------------------------------------------------------------
+
+/// What the processes of a group have done.
+struct GroupState {
+  double seconds = 0;  ///< of processor time, with that of children that were waited for
+  bool busy = false;   ///< one of them runs, or waits for a processor
+};
+
+GroupState state_of(pid_t group) {
+  static const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  GroupState state;
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return state;
+  while (const dirent* const entry = readdir(processes)) {
+    if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
+    char text[512];
+    const int file =
+        open(fmt::format("/proc/{}/stat", entry->d_name).c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    const ssize_t got = read(file, text, sizeof text - 1);
+    close(file);
+    if (got <= 0) continue;
+    text[got] = '\0';
+    // The name in parentheses may hold anything, also parentheses.
+    const char* const after_name = std::strrchr(text, ')');
+    char letter = 0;
+    int process_group = 0;
+    unsigned long user = 0;
+    unsigned long system = 0;
+    long children_user = 0;
+    long children_system = 0;
+    if (after_name == nullptr ||
+        std::sscanf(after_name + 1, " %c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld",
+                    &letter, &process_group, &user, &system, &children_user,
+                    &children_system) != 6 ||
+        process_group != group)
+      continue;
+    state.seconds +=
+        tick * (static_cast<double>(user) + static_cast<double>(system) +
+                static_cast<double>(children_user) + static_cast<double>(children_system));
+    state.busy = state.busy || letter == 'R';
+  }
+  closedir(processes);
+  return state;
+}
+
+/// What the library prints, on its way to the standard error of the harness. Ends in a whole line
+/// whenever a call does.
+class PrintedText {
+ public:
+  PrintedText() {
+    if (pipe2(ends_, O_CLOEXEC) != 0) _exit(71);
+    fcntl(ends_[0], F_SETFL, O_NONBLOCK);
+  }
+  int from() const { return ends_[0]; }
+  /// In the server: both of its streams.
+  void become_output() const {
+    dup2(ends_[1], STDOUT_FILENO);
+    dup2(ends_[1], STDERR_FILENO);
+  }
+  /// As much as a pipe holds, not more: the library may print for ever.
+  void pass_on() {
+    static char text[64 * 1024];
+    const ssize_t got = read(ends_[0], text, sizeof text);
+    if (got <= 0) return;
+    write_all(text, static_cast<std::size_t>(got));
+    last_ = text[got - 1];
+  }
+  void end_line() {
+    pass_on();
+    if (last_ != '\n') write_all("\n", 1);
+    last_ = '\n';
+  }
+
+ private:
+  static void write_all(const char* text, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t done = write(STDERR_FILENO, text, bytes);
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) return;  // nobody reads it
+      text += done;
+      bytes -= static_cast<std::size_t>(done);
+    }
+  }
+
+  int ends_[2];
+  char last_ = '\n';
+};
+
+/// The time that a group has for a call. A machine that is busy with other things does not count:
+/// only processor time does, and looks at which all of the group was asleep.
+class Allowance {
+ public:
+  Allowance(pid_t group, double seconds)
+      : group_(group), seconds_(seconds), interval_(std::min(kInterval, seconds)) {}
+
+  /// Until the next look, in milliseconds.
+  int wait_ms() const {
+    return std::max(0, static_cast<int>(std::ceil((next_ - seconds_since_start()) * 1000)));
+  }
+  bool due() const { return seconds_since_start() >= next_; }
+
+  /// Looks at the group: kReturned while it may go on.
+  Outcome look() {
+    const GroupState state = state_of(group_);
+    if (before_ < 0) before_ = state.seconds;
+    if (!state.busy) asleep_ += interval_;
+    next_ = seconds_since_start() + interval_;
+    if (state.seconds - before_ >= seconds_) return Outcome::kOverTime;
+    return asleep_ >= kSleepFactor * seconds_ ? Outcome::kAsleep : Outcome::kReturned;
+  }
+
+ private:
+  static constexpr double kInterval = 0.1;
+
+  double seconds_since_start() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  pid_t group_;
+  double seconds_;
+  double interval_;
+  double next_ = interval_;
+  double before_ = -1;  ///< processor time at the first look
+  double asleep_ = 0;
+};
 
 class Watcher {
  public:
@@ -253,14 +409,15 @@ class Watcher {
     Request request{};
     while (receive(harness_, request)) {
       Reply reply{Outcome::kReturned, 0};
-      if (server_ < 0) reply = start();
+      if (group_ < 0) reply = start();
       if (reply.outcome == Outcome::kReturned && request.command != Command::kLoad) {
         send_message(server_socket_, request);
         reply = await(request.time_limit);
       }
+      printed_.end_line();
       if (!send_message(harness_, reply)) break;
     }
-    if (server_ >= 0) kill_server();
+    if (group_ >= 0) kill_group();
     _exit(0);
   }
 
@@ -268,74 +425,105 @@ class Watcher {
   Reply start() {
     int sockets[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) _exit(71);
-    server_ = fork();
-    if (server_ < 0) _exit(71);
-    if (server_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const rlimit no_core{0, 0};
-      setrlimit(RLIMIT_CORE, &no_core);
+    group_ = fork();
+    if (group_ < 0) _exit(71);
+    if (group_ == 0) {
       close(sockets[0]);
       close(harness_);
-      Server(sockets[1], file_).serve(path_.c_str());
+      serve_in_group(sockets[1]);
     }
+    setpgid(group_, group_);  // whoever comes first
     close(sockets[1]);
     server_socket_ = sockets[0];
     const Reply reply = await(kLoadSeconds);
-    if (reply.outcome == Outcome::kNotLoaded) bury_server();
+    if (reply.outcome == Outcome::kNotLoaded) bury_group();
     return reply;
+  }
+
+  [[noreturn]] void serve_in_group(int socket) {
+    begin_group();
+    signal(SIGTERM, end_group);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    const pid_t parent = getpid();
+    const pid_t server = fork();
+    if (server < 0) _exit(71);
+    if (server != 0) {
+      close(socket);
+      stand_between(server);
+    }
+    signal(SIGTERM, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(71);
+    printed_.become_output();
+    Server(socket, file_).serve(path_.c_str());
   }
 
   /// The server's reply, or what became of it.
   Reply await(double seconds) {
-    timespec limit{};
-    limit.tv_sec = static_cast<time_t>(seconds);
-    limit.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
-    pollfd waiting{server_socket_, POLLIN, 0};
-    const int ready = ppoll(&waiting, 1, &limit, nullptr);
-    if (ready == 0) {
-      kill_server();
-      return {Outcome::kOverTime, 0};
+    Allowance allowance(group_, seconds);
+    for (;;) {
+      pollfd waiting[]{
+          {server_socket_, POLLIN, 0}, {printed_.from(), POLLIN, 0}, {harness_, POLLIN, 0}};
+      if (poll(waiting, 3, allowance.wait_ms()) < 0) continue;
+      if (waiting[2].revents != 0) {  // it asks nothing before the reply: it is gone
+        kill_group();
+        _exit(0);
+      }
+      if (waiting[1].revents != 0) printed_.pass_on();
+      if (waiting[0].revents != 0) break;
+      if (!allowance.due()) continue;
+      if (has_ended()) return burial();  // a child of it keeps the socket open
+      if (const Outcome outcome = allowance.look(); outcome != Outcome::kReturned) {
+        kill_group();
+        return {outcome, 0};
+      }
     }
     Reply reply{};
-    if (ready > 0 && receive(server_socket_, reply)) return reply;
-    const int status = bury_server();
-    return {Outcome::kDied, WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status)};
+    return receive(server_socket_, reply) ? reply : burial();
   }
 
-  void kill_server() {
-    kill(server_, SIGKILL);
+  void kill_group() {
+    kill(-group_, SIGKILL);
     wait_for_end();
   }
 
+  bool has_ended() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(group_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+  }
+
+  Reply burial() {
+    const int status = bury_group();
+    return {Outcome::kDied, WIFSIGNALED(status) ? WTERMSIG(status) : -WEXITSTATUS(status)};
+  }
+
   /// The wait status of a server whose socket has closed. It is dying, and may take a moment; one
-  /// that only closed its descriptors is killed.
-  int bury_server() {
-    constexpr int kTries = 1000;
-    for (int i = 0; i < kTries; ++i) {
-      siginfo_t info{};
-      if (waitid(P_PID, static_cast<id_t>(server_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-          info.si_pid != 0)
-        return wait_for_end();
-      usleep(1000);
-    }
-    kill(server_, SIGKILL);
+  /// that only closed its descriptors is killed. What it started dies with it.
+  int bury_group() {
+    constexpr int kTries = 10000;
+    for (int i = 0; i < kTries && !has_ended(); ++i) usleep(1000);
+    kill(-group_, SIGKILL);
     return wait_for_end();
   }
 
   int wait_for_end() {
     int status = 0;
-    while (waitpid(server_, &status, 0) < 0 && errno == EINTR) {
+    while (waitpid(group_, &status, 0) < 0 && errno == EINTR) {
     }
     close(server_socket_);
-    server_ = -1;
+    group_ = -1;
     return status;
   }
 
   int harness_;
   int file_;
   const std::string& path_;
-  pid_t server_ = -1;
+  pid_t group_ = -1;  ///< the server's parent and all that the library starts
   int server_socket_ = -1;
+  PrintedText printed_;
 };
 
 }  // namespace
@@ -347,14 +535,19 @@ SupervisorHandle start_supervisor(int memory_file, const std::string& path) {
   const pid_t process = fork();
   if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (process == 0) {
-    // Only the two descriptors that this process needs: others' ends must be able to close.
+    // Only the descriptors that this process needs: others' ends must be able to close.
     constexpr int kSocket = 3;
     constexpr int kFile = 4;
     const int socket_copy = fcntl(sockets[1], F_DUPFD, kFile + 1);
     const int file_copy = fcntl(memory_file, F_DUPFD, kFile + 1);
+    const int nothing = fcntl(open("/dev/null", O_RDWR), F_DUPFD, kFile + 1);
+    dup2(nothing, STDIN_FILENO);
+    dup2(nothing, STDOUT_FILENO);
     dup2(socket_copy, kSocket);
     dup2(file_copy, kFile);
     close_range(kFile + 1, ~0U, 0);
+    begin_group();
+    signal(SIGPIPE, SIG_IGN);
     Watcher(kSocket, kFile, path).watch();
   }
   close(sockets[1]);

@@ -2,10 +2,14 @@
 //
 //   harness  --socket-->  supervisor  --socket-->  server, which has loaded the library
 //
-// The supervisor is forked once and has nothing to do but wait with a time limit, and to fork a new
-// server when one has died. The case travels in a file in memory that all three know: a header
-// page, the call in serial form, and the tensors' storage, which the server maps between pages
-// without access.
+// The supervisor is forked once and has nothing to do but wait with a time limit, pass on what the
+// library prints, and start a new server when one has died. The case travels in a file in memory
+// that all three know: a header page, the call in serial form, and the tensors' storage, which the
+// server maps between pages without access.
+//
+// Between supervisor and server stands the server's parent, which a library may kill without
+// taking the supervisor along. It leads the process group of everything that the library starts,
+// and the group dies with it.
 #pragma once
 
 #include <sys/types.h>
@@ -22,13 +26,21 @@ enum class Outcome : std::uint32_t {
   kReturned,   ///< `code` is what the library returned
   kNotLoaded,  ///< the header's message says why
   kDied,       ///< `code` is the signal, or minus the exit status
-  kOverTime,
+  kOverTime,   ///< computed for longer than it may
+  kAsleep,     ///< did nothing for kSleepFactor times as long
+  kGone,       ///< there is no supervisor any more
 };
+
+/// What loading the library may take, in seconds of processor time.
+constexpr double kLoadSeconds = 20;
+
+/// How much longer than it may compute a library may wait for something else, a device say.
+constexpr double kSleepFactor = 3;
 
 struct Request {
   Command command;
   std::uint64_t file_bytes;
-  double time_limit;  ///< seconds
+  double time_limit;  ///< seconds of processor time
 };
 
 struct Reply {

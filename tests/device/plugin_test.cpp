@@ -1,8 +1,11 @@
 // Somebody's library: right, refusing, failing, crashing, hanging, and of another version.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "device/backends/plugin.hpp"
 
@@ -97,8 +100,21 @@ TEST_F(PluginTest, HandsOverNamesScalarsAndExtents) {
 
 TEST_F(PluginTest, SaysWhatItOffers) {
   EXPECT_EQ(plugin_.name(), "sample");
-  EXPECT_TRUE(plugin_.offers("multiply_add"));
-  EXPECT_FALSE(plugin_.offers("unknown"));
+  EXPECT_TRUE(plugin_.offers("multiply_add", 10).offered);
+  const PluginOffer unknown = plugin_.offers("unknown", 10);
+  EXPECT_FALSE(unknown.offered);
+  EXPECT_EQ(unknown.status, PluginStatus::kDone) << unknown.message;
+}
+
+TEST_F(PluginTest, TellsACrashAndAHangFromANo) {
+  const PluginOffer crash = plugin_.offers("crash_over_offers", 10);
+  EXPECT_EQ(crash.status, PluginStatus::kCrashed);
+  EXPECT_EQ(crash.message.find("asked whether it offers 'crash_over_offers': the plugin died of "),
+            0U)
+      << crash.message;
+  EXPECT_TRUE(plugin_.offers("multiply_add", 10).offered);
+  EXPECT_EQ(plugin_.offers("hang_over_offers", 0.2).status, PluginStatus::kHung);
+  EXPECT_TRUE(plugin_.offers("multiply_add", 10).offered);
 }
 
 TEST_F(PluginTest, Fails) {
@@ -133,6 +149,76 @@ TEST_F(PluginTest, Hangs) {
   EXPECT_EQ(report.status, PluginStatus::kHung);
   EXPECT_EQ(report.message, "the plugin ran at the time limit of 0.2 s");
   EXPECT_GE(took.count(), 0.2);
+}
+
+TEST_F(PluginTest, HangsInAChild) {
+  const PluginReport report = plugin_.run(call("hang_in_child"), 0.2);
+  EXPECT_EQ(report.status, PluginStatus::kHung);
+  EXPECT_EQ(report.message, "the plugin ran at the time limit of 0.2 s");
+}
+
+TEST_F(PluginTest, WaitsForALongerTimeThanItComputes) {
+  PluginReport report = plugin_.run(call("nap"), 0.2);  // half a second
+  EXPECT_EQ(report.status, PluginStatus::kDone) << report.message;
+  report = plugin_.run(call("sleep"), 0.1);
+  EXPECT_EQ(report.status, PluginStatus::kHung);
+  EXPECT_EQ(report.message, "the plugin did nothing for 0.3 s, the time limit is 0.1 s");
+}
+
+/// Until a process is gone, or no more than an entry that its parent has not read.
+void wait_for_death(int process) {
+  for (char state = ' '; state != 'Z';) {
+    std::ifstream stream(fmt::format("/proc/{}/stat", process));
+    std::string text;
+    if (!std::getline(stream, text)) return;
+    state = text.at(text.rfind(')') + 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+TEST_F(PluginTest, ItsChildrenDieWithIt) {
+  int child = std::stoi(plugin_.run(call("leave_child"), 10).message);
+  expect_crash("abort", "the plugin died of signal 6");
+  wait_for_death(child);
+  {
+    Plugin other(kSample);
+    child = std::stoi(other.run(call("leave_child"), 10).message);
+  }
+  wait_for_death(child);
+  // A child that keeps the plugin's end of the socket open hides nothing.
+  expect_crash("crash_before_child", "the plugin died of signal 6");
+}
+
+TEST_F(PluginTest, KillsItsParent) {
+  expect_crash("kill_parent", "the plugin died of signal 9");
+}
+
+TEST(PluginProcesses, WithoutASupervisorEveryRunIsACrash) {
+  Plugin plugin(kSample);
+  PluginCall call;
+  call.contract = "mono";
+  for (const char* const stage : {"kill_supervisor", "nothing"}) {
+    call.stage = stage;
+    const PluginReport report = plugin.run(call, 10);
+    EXPECT_EQ(report.status, PluginStatus::kCrashed);
+    EXPECT_EQ(report.message,
+              "the plugin has killed the processes around it, and cannot be run again");
+  }
+  EXPECT_EQ(plugin.offers("nothing", 10).status, PluginStatus::kCrashed);
+}
+
+TEST(PluginProcesses, WhatItPrintsGoesToStandardErrorInWholeLines) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    Plugin plugin(kSample);
+    PluginCall call;
+    call.stage = "print";
+    call.contract = "mono";
+    EXPECT_EQ(plugin.run(call, 10).status, PluginStatus::kDone);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "to output and error\n");
 }
 
 TEST_F(PluginTest, LargeCasesGrowTheSharedFile) {

@@ -1,8 +1,13 @@
 /* A plugin that does, stage by stage, what plugins do: right things and wrong ones. */
+#define _POSIX_C_SOURCE 200809L
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "device/plugin.h"
 
@@ -53,6 +58,64 @@ static int touch(const monoref_tensor* tensor, int64_t at) {
   return bytes[at];
 }
 
+static void spin(void) {
+  for (volatile int i = 0;; i = !i) {
+  }
+}
+
+/* Leaves a child behind, and says which. */
+static int leave_child(const monoref_call* call) {
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  snprintf(call->message, call->message_capacity, "%d", (int)child);
+  return MONOREF_REFUSED;
+}
+
+static pid_t parent_of(pid_t process) {
+  char path[64];
+  int parent = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+  FILE* const file = fopen(path, "r");
+  if (file == NULL || fscanf(file, "%*d (%*[^)]) %*c %d", &parent) != 1) exit(9);
+  fclose(file);
+  return parent;
+}
+
+/* What a plugin does with processes and with time. */
+static void run_processes(const char* stage) {
+  if (strcmp(stage, "kill_parent") == 0) {
+    kill(getppid(), SIGKILL);
+    for (;;) pause();
+  }
+  if (strcmp(stage, "kill_supervisor") == 0) {
+    kill(parent_of(getppid()), SIGKILL);
+    for (;;) pause();
+  }
+  if (strcmp(stage, "hang") == 0) spin();
+  if (strcmp(stage, "hang_in_child") == 0) {
+    const pid_t child = fork();
+    if (child == 0) spin();
+    waitpid(child, NULL, 0);
+  }
+  if (strcmp(stage, "crash_before_child") == 0) {
+    if (fork() == 0)
+      for (;;) pause();
+    abort();
+  }
+  if (strcmp(stage, "sleep") == 0)
+    for (;;) pause();
+  if (strcmp(stage, "nap") == 0) {
+    const struct timespec half_a_second = {0, 500000000};
+    nanosleep(&half_a_second, NULL);
+  }
+  if (strcmp(stage, "print") == 0) {
+    fputs("to output", stdout);
+    fflush(stdout);
+    fputs(" and error", stderr);
+  }
+}
+
 static int run(const monoref_call* call) {
   const char* stage = call->stage;
   volatile uint8_t* output = call->output_count > 0 ? call->outputs[0].data : NULL;
@@ -69,13 +132,14 @@ static int run(const monoref_call* call) {
   if (strcmp(stage, "write_before") == 0) output[-3] = 24;
   if (strcmp(stage, "abort") == 0) abort();
   if (strcmp(stage, "exit") == 0) exit(3);
-  if (strcmp(stage, "hang") == 0)
-    for (volatile int i = 0;; i = !i) {
-    }
+  if (strcmp(stage, "leave_child") == 0) return leave_child(call);
+  run_processes(stage);
   return MONOREF_DONE;
 }
 
 static int offers(const char* stage) {
+  if (strcmp(stage, "crash_over_offers") == 0) abort();
+  if (strcmp(stage, "hang_over_offers") == 0) spin();
   return strcmp(stage, "unknown") != 0;
 }
 
