@@ -93,8 +93,7 @@ class GpuBackend final : public Backend {
   std::size_t arena_bytes_ = 0;
   std::size_t staging_bytes_ = 0;
   bool has_reserved_ = false;
-  std::optional<Clock::time_point> started_;  ///< of the first launch not waited for
-  std::string kernel_;                        ///< the last launched
+  std::string kernel_;  ///< the last launched
   RunReport report_;
   std::string unusable_;  ///< why no case can run any more; empty while one can
 };
@@ -272,7 +271,6 @@ void GpuBackend::launch(std::string_view kernel, const Grid& grid,
   std::vector<void*> pointers;
   for (const KernelArgument& argument : arguments)
     pointers.push_back(const_cast<void*>(argument.data));  // the runtime's type; it only reads
-  if (!started_) started_ = Clock::now();
   kernel_ = kernel;
   try {
     runtime_->launch(entry, grid, pointers.data());
@@ -281,13 +279,18 @@ void GpuBackend::launch(std::string_view kernel, const Grid& grid,
   }
 }
 
-/// Waits for the stream; after the time limit the device is given up.
+/// Waits for the stream; after the time limit the device is given up. Only time in which this
+/// process looks at the device counts: on a busy machine, or while the runtime is at work in a
+/// launch or a question, a kernel may have ended long ago.
 void GpuBackend::wait() {
-  const Clock::time_point start = started_.value_or(Clock::now());
   const auto limit = std::chrono::duration<double>(time_limit());
   constexpr auto kSpin = std::chrono::microseconds(500);
-  while (!runtime_->idle()) {
-    const auto waited = Clock::now() - start;
+  constexpr Clock::duration kMostBetweenLooks = std::chrono::milliseconds(1);
+  Clock::duration waited{};
+  for (Clock::time_point before = Clock::now(); !runtime_->idle();) {
+    const Clock::time_point now = Clock::now();
+    waited += std::min(now - before, kMostBetweenLooks);
+    before = now;
     if (waited > limit) {
       unusable_ = fmt::format(
           "{} backend: kernel '{}' still runs after {} s; the device must be reset and this "
@@ -299,7 +302,6 @@ void GpuBackend::wait() {
     }
     if (waited > kSpin) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  started_.reset();
 }
 
 /// A fault: the verdict, and a new beginning if the device allows one.
@@ -308,7 +310,6 @@ void GpuBackend::fail(const GpuError& error) {
   report_ = {RunStatus::kCrashed, kernel_.empty()
                                       ? error.message
                                       : fmt::format("kernel '{}': {}", kernel_, error.message)};
-  started_.reset();
   arena_ = staging_ = nullptr;
   arena_bytes_ = staging_bytes_ = 0;
   has_reserved_ = false;

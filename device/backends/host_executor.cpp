@@ -12,7 +12,6 @@
 #include "device/backends/host_executor.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <atomic>
 #include <bit>
@@ -112,13 +111,11 @@ struct Launch {
   explicit Launch(const HostLaunch& launch)
       : request(launch),
         blocks(std::uint64_t{launch.grid.blocks_x} * launch.grid.blocks_y * launch.grid.blocks_z),
-        threads(launch.grid.threads_x * launch.grid.threads_y * launch.grid.threads_z),
-        deadline(now_ns() + std::llround(launch.time_limit * 1e9)) {}
+        threads(launch.grid.threads_x * launch.grid.threads_y * launch.grid.threads_z) {}
 
   const HostLaunch& request;
   const std::uint64_t blocks;
   const std::uint32_t threads;  ///< of a block
-  const std::int64_t deadline;
   std::atomic<std::uint64_t> next_block{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;  ///< of the report
@@ -222,7 +219,6 @@ class Worker {
   context::fcontext_t scheduler_ = nullptr;
   Failure failure_;
   bool start_first_ = false;  ///< the next fibre begins a thread before it looks at the ready ones
-  std::uint32_t idle_turns_ = 0;
 
   void* scheduler_fake_stack_ = nullptr;
   const void* scheduler_stack_ = nullptr;
@@ -544,15 +540,14 @@ std::uint64_t Worker::ballot(bool predicate, const Site& site) {
   return wave.votes[slot];
 }
 
-/// Threads that have not begun come first: this one may wait for them.
+/// Threads that have not begun come first: this one may wait for them. It never waits for another
+/// OS thread, and so never gives the processor away.
 void Worker::relax() {
-  constexpr std::uint32_t kTurnsPerYield = 256;
   Fiber& me = *self_;
   if (guard_.expired()) fail(Failure::kTimeLimit, me);
   if (launch_->stop.load(std::memory_order_relaxed)) fail({.kind = Failure::kStopped});
   start_first_ = something_to_start();
   Fiber* const next = start_first_ ? fresh_fiber() : ready_.pop();
-  if (next == nullptr || ++idle_turns_ % kTurnsPerYield == 0) sched_yield();
   if (next == nullptr) return;
   ready_.push(me);
   switch_to(me, *next);
@@ -623,7 +618,7 @@ void Worker::run(Launch& launch, int rank, int ranks) {
   resident_ = starting_ = 0;
   live_ = 0;
   make_resident(rank, ranks);
-  guard_.arm(launch.deadline);
+  guard_.arm(std::llround(launch.request.time_limit * 1e9));
   enter_fibers();
   guard_.disarm();
   if (failure_.kind != Failure::kNone) {

@@ -15,7 +15,7 @@ struct HostLaunch {
   const simt::host::KernelEntry* kernel = nullptr;
   Grid grid;
   const void* const* arguments = nullptr;
-  double time_limit = 0;  ///< seconds
+  double time_limit = 0;  ///< seconds of processor time that each OS thread may take
   /// Says in words what lies at an address at which the kernel faulted.
   std::function<std::string(std::uintptr_t address, bool is_write)> describe_address;
 };

@@ -29,13 +29,17 @@ constinit thread_local InterruptGuard* current_guard [[gnu::tls_model("initial-e
 
 struct sigaction previous_actions[64];
 
-}  // namespace
-
-std::int64_t now_ns() {
+std::int64_t nanoseconds_of(clockid_t clock) {
   timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  clock_gettime(clock, &time);
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
+
+std::int64_t now_ns() {
+  return nanoseconds_of(CLOCK_MONOTONIC);
+}
+
+}  // namespace
 
 /// The process's handlers, installed once.
 struct SignalHandlers {
@@ -70,7 +74,7 @@ struct SignalHandlers {
     if (guard == nullptr) return;
     // A signal sent for an earlier launch may arrive in a later one.
     const std::int64_t deadline = guard->deadline_.load(std::memory_order_relaxed);
-    if (deadline == 0 || now_ns() < deadline) return;
+    if (deadline == 0 || nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) < deadline) return;
     guard->expired_ = 1;
     if (guard->inside_ == 0) return;
     guard->inside_ = 0;
@@ -108,7 +112,10 @@ class Watchdog {
     return *watchdog;
   }
 
+  /// On the guard's thread.
   void enter(InterruptGuard* guard) {
+    if (const int error = pthread_getcpuclockid(guard->thread_, &guard->clock_); error != 0)
+      throw std::system_error(error, std::generic_category(), "pthread_getcpuclockid");
     const std::lock_guard lock(mutex_);
     guards_.push_back(guard);
     guard->registration_ = generation_;
@@ -174,7 +181,9 @@ class Watchdog {
       const std::int64_t deadline = guard->deadline_.load(std::memory_order_seq_cst);
       if (deadline == 0) continue;
       armed = true;
-      if (now >= deadline) pthread_kill(guard->thread_, alarm_signal());
+      if (now >= guard->earliest_.load(std::memory_order_relaxed) &&
+          nanoseconds_of(guard->clock_) >= deadline)
+        pthread_kill(guard->thread_, alarm_signal());
     }
     return armed;
   }
@@ -213,9 +222,10 @@ InterruptGuard::~InterruptGuard() {
   munmap(alternate_stack_, kAlternateStackBytes);
 }
 
-void InterruptGuard::arm(std::int64_t deadline) {
+void InterruptGuard::arm(std::int64_t limit) {
   expired_ = 0;
-  deadline_.store(deadline, std::memory_order_seq_cst);
+  earliest_.store(now_ns() + limit, std::memory_order_relaxed);
+  deadline_.store(nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) + limit, std::memory_order_seq_cst);
   Watchdog::instance().launched(this);
 }
 

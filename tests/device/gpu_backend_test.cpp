@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "device/backends/gpu_runtime.hpp"
 #include "device/backends/host_executor.hpp"
@@ -17,6 +19,8 @@ namespace {
 /// What a test wants to know of the runtime, or to happen in it.
 struct Script {
   bool stuck = false;  ///< work never ends
+  int looks = 0;       ///< after which work ends
+  std::chrono::milliseconds between_looks{0};
   bool recovers = true;
   int copies_in = 0;
   int copies_out = 0;
@@ -72,7 +76,8 @@ class PretendRuntime final : public GpuRuntime {
   }
   bool idle() override {
     if (!error_.empty()) throw GpuError{std::exchange(error_, {})};
-    return !script_.stuck;
+    std::this_thread::sleep_for(script_.between_looks);
+    return !script_.stuck && script_.looks-- <= 0;
   }
   bool recover() override {
     memory_.clear();
@@ -157,6 +162,19 @@ TEST(GpuBackend, CrashAndRecovery) {
   report = run(*backend, "monoref_test_store", row(1, 1), null, std::int64_t{8}, 1U);
   EXPECT_EQ(report.status, RunStatus::kCrashed);
   EXPECT_THROW(backend->place(std::vector{buffer("a", bytes)}), Unavailable);
+}
+
+TEST(GpuBackend, TimeBetweenLooksIsNotTheKernels) {
+  Script script;
+  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  backend->set_time_limit(0.1);
+  const std::vector<std::uint8_t> bytes(8, 3);
+  backend->place(std::vector{buffer("a", bytes)});
+  script.between_looks = std::chrono::milliseconds(10);
+  script.looks = 30;  // 0.3 s as the clock says, 0.03 s of looking
+  const RunReport report = run(*backend, "monoref_test_store", row(1, 1),
+                               pointer<std::uint8_t>(*backend, 0), std::int64_t{0}, 24U);
+  EXPECT_EQ(report.status, RunStatus::kOk) << report.message;
 }
 
 TEST(GpuBackend, Hang) {

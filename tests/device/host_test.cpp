@@ -1,6 +1,8 @@
 // The host executor: what it does right, and what it says of kernels that do wrong.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <numeric>
@@ -383,6 +385,43 @@ TEST(HostMemory, KeepsAlignmentAndContentOverManyCases) {
       EXPECT_EQ(content<std::uint8_t>(*backend, i, images[i].size()), images[i]);
     }
   }
+}
+
+TEST(HostTimeLimitOfAProcess, TimeWithoutAProcessorIsNone) {
+  // In a process of its own, which is stopped for longer than its kernel may take.
+  const auto child = [] {
+    using Clock = std::chrono::steady_clock;
+    static constexpr double kLimit = 0.7;
+    std::vector<std::uint32_t> flag(1);
+    const auto backend = make_host_backend(64);
+    backend->set_time_limit(kLimit);
+    backend->place(std::vector{buffer("flag", flag)});
+    auto* const word = pointer<std::uint32_t>(*backend, 0);
+    std::thread([word] {  // lets the kernel go on a while after the stop
+      const pid_t waker = fork();
+      if (waker == 0) {
+        kill(getppid(), SIGSTOP);
+        usleep(1'200'000);
+        kill(getppid(), SIGCONT);
+        _exit(0);
+      }
+      Clock::time_point before = Clock::now();
+      for (Clock::duration gap{}; gap < std::chrono::duration<double>(kLimit);) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        gap = Clock::now() - before;
+        before = Clock::now();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::atomic_ref(*word).store(1);
+    })
+        .detach();
+    const RunReport report =
+        run(*backend, "monoref_test_spin", row(1, 1), static_cast<const std::uint32_t*>(word));
+    std::fprintf(stderr, "%s\n", report.message.c_str());
+    std::_Exit(report.status == RunStatus::kOk ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
 }
 
 volatile std::sig_atomic_t foreign_fault = 0;
