@@ -20,8 +20,15 @@ Case case_of(const ChainLink& link, const Case& chain, Lookup lookup) {
   item.stage = link.stage;
   item.contract = chain.contract;
   item.scalars = link.scalars;
-  for (const ChainRead& read : link.reads)
-    item.inputs.push_back({read.name, seen_by_stage(read, lookup(read.tensor))});
+  for (const ChainRead& read : link.reads) {
+    const Tensor& tensor = lookup(read.tensor);
+    try {
+      item.inputs.push_back({read.name, seen_by_stage(read, tensor)});
+    } catch (const Refusal& refusal) {
+      refuse("{}: {} of link {} ({}) is no part of {}: {}", chain.stage, read.name, link.name,
+             link.stage, read.tensor, refusal.what());
+    }
+  }
   return item;
 }
 

@@ -17,21 +17,79 @@
 
 namespace monoref {
 
-/// Where the elements of an input may lie.
+/// Where the elements of an input may lie. Without holes is one run of storage from element 0 to
+/// the last element, no shorter and no longer.
 enum class InputStorage : std::uint8_t {
-  kDense,   ///< row-major, without gaps
-  kRows,    ///< rows of neighbouring elements, any distance apart that keeps them apart
-  kSparse,  ///< dims and strides of a dense tensor; runs of storage that nobody reads may be
-            ///< missing
+  kDense,    ///< row-major, without gaps or holes
+  kRows,     ///< dense but for axis 0, whose parts lie any distance apart that keeps them apart; no
+             ///< holes
+  kNested,   ///< stride 1 in the last axis, in the others as kStrided; no holes
+  kStrided,  ///< any strides that keep elements apart, in any order of the axes; no holes
+  kSparse,   ///< dims and strides of a dense tensor; runs of storage that nobody reads may be
+             ///< missing
+  kCache,    ///< strides as kNested; runs of storage that nobody reads may be missing, and the last
+             ///< row may have padding behind it
 };
 
 /// One input of a stage, as its kernels can take it.
+///
+/// A stage states all that it reads of a case in four lists, and the registry refuses everything
+/// else before any function of the stage sees the case: `inputs`, `sizes` (what the axes that the
+/// inputs name may be), `scalars`, and for stages of several forms `variant`. For example:
+///
+///   stage.inputs = {{"x8", {DType::kFloat8E4M3FN}, {"rows", "hidden"}, InputStorage::kRows},
+///                   {"x_scale", {DType::kFloat32}, {"rows"}}};
+///   stage.sizes = {{"hidden", 8, 6144, 8}};
+///   stage.scalars = {ScalarSpec::positive("eps"), ScalarSpec::row_gap("out_row_gap")};
+///
+/// Checks of values, and of sizes against each other beyond "the same", remain the stage's.
 struct InputSpec {
-  std::string_view name;
+  /// Where it has a '#', that stands for any number: a chain has the input once a layer or rank.
+  std::string name;
   std::vector<DType> types;
-  std::size_t rank;
+  /// A name for each axis. Axes of one name have one extent, in all inputs of the case, which a
+  /// scalar of that name says too. A '#' is the first number in the input's name.
+  std::vector<std::string> axes;
   InputStorage storage = InputStorage::kDense;
   bool optional = false;
+  std::string_view variant = {};  ///< the only one that has it; empty: all have
+
+  InputSpec of(std::string_view the_variant) &&;
+  std::size_t rank() const { return axes.size(); }
+};
+
+/// What the extent of an axis may be.
+struct SizeSpec {
+  std::string axis;
+  std::int64_t low = 0;
+  std::int64_t high = std::numeric_limits<std::int32_t>::max();
+  std::int64_t multiple = 1;
+};
+
+/// A scalar of a stage and its range. Every stage takes a word `defect` beside those it lists.
+struct ScalarSpec {
+  enum class Kind : std::uint8_t { kInteger, kReal, kWord };
+
+  std::string name;  ///< '#' as in InputSpec
+  Kind kind = Kind::kInteger;
+  std::int64_t low = 0, high = 0, multiple = 1;
+  double least = 0, most = 0;  ///< a NaN is in no range
+  std::vector<std::string_view> words = {};
+  bool optional = false;
+  std::string_view variant = {};
+
+  static ScalarSpec integer(std::string name, std::int64_t low, std::int64_t high,
+                            std::int64_t multiple = 1);
+  static ScalarSpec flag(std::string name) { return integer(std::move(name), 0, 1); }
+  static ScalarSpec real(std::string name, double least, double most);
+  /// A real that binary32 holds as a finite number; and one that it holds above 0 as well.
+  static ScalarSpec finite(std::string name);
+  static ScalarSpec positive(std::string name);
+  static ScalarSpec word(std::string name, std::vector<std::string_view> words);
+  /// Elements between rows of an output; none if the case does not say.
+  static ScalarSpec row_gap(std::string name);
+  ScalarSpec or_none() &&;
+  ScalarSpec of(std::string_view the_variant) &&;
 };
 
 /// One output of a stage for a given case.
@@ -136,9 +194,13 @@ struct Stage {
   /// Contracts that a campaign takes in turn when none is named; the default first.
   std::vector<std::string_view> contracts = {"mono"};
 
-  /// All inputs that a case may have. The registry makes `outputs` refuse others, before the stage
-  /// looks at any. Empty: the stage sees to that itself.
+  /// All that a case may have; see InputSpec. The registry makes `outputs` refuse others, before
+  /// the stage looks at any. No inputs listed: the stage sees to all of that itself.
   std::vector<InputSpec> inputs;
+  std::vector<SizeSpec> sizes;
+  std::vector<ScalarSpec> scalars;
+  /// The scalar, a word, that says which of several forms a case has. Empty: there is one form.
+  std::string_view variant = {};
 
   /// Deterministic: the same arguments give the same bits. Fills everything but the line.
   std::function<Case(const Params&, const Contract&, std::uint64_t seed)> build;

@@ -66,7 +66,9 @@ bool is_floating(DType type) {
 
 Layout Layout::dense(std::vector<std::int64_t> dims) {
   std::vector<std::int64_t> strides(dims.size(), 1);
-  for (std::size_t axis = dims.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * dims[axis];
+  for (std::size_t axis = dims.size(); axis-- > 1;)
+    if (__builtin_mul_overflow(strides[axis], dims[axis], &strides[axis - 1]))
+      refuse("layout: dims [{}] have an offset beyond 63 bits", fmt::join(dims, ", "));
   return strided(std::move(dims), std::move(strides));
 }
 
@@ -157,7 +159,8 @@ void Tensor::allocate() {
            kMaxSpanBytes);
   const std::size_t size =
       std::max<std::size_t>(static_cast<std::size_t>(span) * element_size(), kAlignment);
-  if (layout_.extents.size() <= 1) {
+  const bool starts_at_base = layout_.extents.empty() || layout_.extents.front().offset == 0;
+  if (layout_.extents.size() <= 1 && starts_at_base) {
     auto* memory = static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlignment}));
     storage_ = {memory, [](std::byte* p) { ::operator delete(p, std::align_val_t{kAlignment}); }};
     std::memset(memory, 0, size);

@@ -308,9 +308,15 @@ Stage all_reduce_stage() {
       defect_dimension(14, {"flag_is_the_tag", "flag_is_ahead", "flags_of_fewer_ranks",
                             "nine_ranks", "hidden_of_12", "owner_from_0", "all_absent"}),
   };
-  stage.inputs = {{"partials", {DType::kBFloat16}, 3},
-                  {"flags", {DType::kInt32}, 4},
-                  {.name = "sum_before", .types = {DType::kBFloat16}, .rank = 3, .optional = true}};
+  stage.inputs = {{"partials", {DType::kBFloat16}, {"ranks", "rows", "hidden"}},
+                  {"flags", {DType::kInt32}, {"phases", "ranks", "ranks", "channels"}},
+                  {.name = "sum_before",
+                   .types = {DType::kBFloat16},
+                   .axes = {"ranks", "rows", "hidden"},
+                   .optional = true}};
+  stage.scalars = {ScalarSpec::integer("tag", kInt32Min, kInt32Max),
+                   ScalarSpec::integer("owner_from", 1, std::numeric_limits<std::int64_t>::max()),
+                   ScalarSpec::integer("absent", 0, kReduceMaxRanks - 1).or_none()};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

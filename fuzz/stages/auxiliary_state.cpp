@@ -112,8 +112,9 @@ Stage auxiliary_state_stage() {
       Dimension::choice("residual", {"none", "drawn", "opposite", "ties"}, "the residual"),
       defect_dimension(11, {"residual_rows"}),
   };
-  stage.inputs = {{"hidden", {DType::kBFloat16}, 2, InputStorage::kRows},
-                  {"residual", {DType::kBFloat16}, 2, InputStorage::kRows, true}};
+  stage.inputs = {{"hidden", {DType::kBFloat16}, {"rows", "width"}, InputStorage::kRows},
+                  {"residual", {DType::kBFloat16}, {"rows", "width"}, InputStorage::kRows, true}};
+  stage.scalars = {ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

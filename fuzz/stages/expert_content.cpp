@@ -307,11 +307,22 @@ void add_expert_weights(Case& item, const Params& params, const Routing& routing
 void add_expert_inputs(Stage& stage, std::string_view weight, std::string_view scale) {
   const bool first = weight == "w13";
   const std::vector<DType> bytes{DType::kUInt8};
-  stage.inputs.push_back({weight, bytes, 3, InputStorage::kSparse});
-  stage.inputs.push_back({scale, bytes, 2, InputStorage::kSparse});
-  for (const std::string_view name :
-       {first ? "shared_w13" : "shared_w2", first ? "shared_s13" : "shared_s2"})
-    stage.inputs.push_back({name, bytes, 2, InputStorage::kDense, true});
+  stage.inputs.push_back(
+      {weight, bytes, {"experts", "rows of an expert", "bytes of a row"}, InputStorage::kSparse});
+  stage.inputs.push_back(
+      {scale, bytes, {"rows of all experts", "scales of a row"}, InputStorage::kSparse});
+  stage.inputs.push_back({first ? "shared_w13" : "shared_w2",
+                          bytes,
+                          {"rows of an expert", "k"},
+                          InputStorage::kDense,
+                          true});
+  stage.inputs.push_back({first ? "shared_s13" : "shared_s2",
+                          bytes,
+                          {"rows of an expert", "scales of a row"},
+                          InputStorage::kDense,
+                          true});
+  stage.scalars.push_back(ScalarSpec::word("weights", {"mxfp8", "mxfp4"}));
+  stage.scalars.push_back(ScalarSpec::integer("n_routed", 1, kExpertMaxRouted));
 }
 
 Tensor make_activation_codes(const Params& params, std::vector<std::int64_t> dims, std::int64_t gap,
@@ -343,10 +354,7 @@ Tensor make_activation_scales(const Params& params, std::vector<std::int64_t> di
 
 ExpertWeights expert_weights_of(const Case& item, const std::string& weight,
                                 const std::string& scale) {
-  const std::string& element = item.word("weights");
-  if (element != "mxfp8" && element != "mxfp4")
-    refuse("experts: weights is '{}', must be mxfp8 or mxfp4", element);
-  return {element == "mxfp4" ? MxElement::kFp4 : MxElement::kFp8,
+  return {item.word("weights") == "mxfp4" ? MxElement::kFp4 : MxElement::kFp8,
           item.integer("n_routed"),
           item.input(weight),
           item.input(scale),
@@ -364,7 +372,9 @@ std::optional<Case> with_other_unrouted_experts(const Case& item, const std::str
     if (input.name != weight && input.name != scale) continue;
     const std::int64_t run = input.tensor.layout().elements() / std::max<std::int64_t>(experts, 1);
     for (const Extent& extent : input.tensor.layout().extents)
-      for (std::int64_t id = extent.offset / run; id * run < extent.offset + extent.count; ++id) {
+      // Experts of which the run holds all.
+      for (std::int64_t id = (extent.offset + run - 1) / run;
+           (id + 1) * run <= extent.offset + extent.count; ++id) {
         if (std::find(routed.begin(), routed.end(), id) != routed.end()) continue;
         for (std::byte& byte : input.tensor.bytes({id * run, run})) byte ^= std::byte{0xC7};
         changed = true;

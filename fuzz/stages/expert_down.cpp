@@ -304,10 +304,13 @@ Stage expert_down_stage() {
       "route", {"ordinary", "powers", "zero", "odd", "special"}, "route weights"));
   stage.dimensions.push_back(
       defect_dimension(15, {"shared_not_last", "id_twice", "id_beyond", "weight_count"}));
-  stage.inputs = {{"mid8", {DType::kFloat8E4M3FN}, 3},
-                  {"mid_scale", {DType::kUInt8, DType::kFloat8E8M0}, 3},
-                  {"topk_ids", {DType::kInt32}, 2},
-                  {"topk_weights", {DType::kFloat32}, 2}};
+  stage.inputs = {
+      {"mid8", {DType::kFloat8E4M3FN}, {"rows", "slots", "k"}},
+      {"mid_scale", {DType::kUInt8, DType::kFloat8E8M0}, {"rows", "slots", "blocks of k"}},
+      {"topk_ids", {DType::kInt32}, {"rows", "slots"}},
+      {"topk_weights", {DType::kFloat32}, {"rows", "slots"}}};
+  stage.scalars = {ScalarSpec::integer("wide_from", 1, std::numeric_limits<std::int64_t>::max()),
+                   ScalarSpec::real("scaling", -HUGE_VAL, HUGE_VAL)};
   add_expert_inputs(stage, "w2", "s2");
   stage.build = build;
   stage.outputs = outputs;

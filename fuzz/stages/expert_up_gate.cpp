@@ -226,9 +226,11 @@ Stage expert_up_gate_stage() {
                                                "alpha and beta of SwiGLU"));
   stage.dimensions.push_back(
       defect_dimension(15, {"limit_negative", "id_twice", "id_beyond", "scale_columns"}));
-  stage.inputs = {{"x8", {DType::kFloat8E4M3FN}, 2, InputStorage::kRows},
-                  {"x_scale", {DType::kUInt8, DType::kFloat8E8M0}, 2},
-                  {"topk_ids", {DType::kInt32}, 2}};
+  stage.inputs = {{"x8", {DType::kFloat8E4M3FN}, {"rows", "k"}, InputStorage::kRows},
+                  {"x_scale", {DType::kUInt8, DType::kFloat8E8M0}, {"rows", "blocks of k"}},
+                  {"topk_ids", {DType::kInt32}, {"rows", "slots"}}};
+  stage.scalars = {ScalarSpec::real("limit", 0, HUGE_VAL), ScalarSpec::finite("alpha"),
+                   ScalarSpec::finite("beta")};
   add_expert_inputs(stage, "w13", "s13");
   stage.build = build;
   stage.outputs = outputs;

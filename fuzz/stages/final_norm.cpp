@@ -152,9 +152,10 @@ Stage final_norm_stage() {
       {"eps", 0, 0, 4, {}, {"1e-6", "1e-5", "2^-30", "1", "4"}, "added inside the root"},
       defect_dimension(12, {"hidden_not_whole_threads", "gamma_length", "eps_zero"}),
   };
-  stage.inputs = {{"ar", {DType::kBFloat16}, 2, InputStorage::kRows},
-                  {"res", {DType::kBFloat16}, 2, InputStorage::kRows},
-                  {"gamma", {DType::kBFloat16}, 1}};
+  stage.inputs = {{"ar", {DType::kBFloat16}, {"rows", "hidden"}, InputStorage::kRows},
+                  {"res", {DType::kBFloat16}, {"rows", "hidden"}, InputStorage::kRows},
+                  {"gamma", {DType::kBFloat16}, {"hidden"}}};
+  stage.scalars = {ScalarSpec::positive("eps"), ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -367,8 +367,14 @@ Stage moe_route_stage() {
       defect_dimension(14, {"too_many_experts", "top_k_0", "top_k_above", "bias_length",
                             "scaling_0", "shared_weight_nan"}),
   };
-  stage.inputs = {{"logits", {DType::kFloat32}, 2, InputStorage::kRows},
-                  {"bias", {DType::kFloat32}, 1}};
+  stage.inputs = {{"logits", {DType::kFloat32}, {"rows", "experts"}, InputStorage::kRows},
+                  {"bias", {DType::kFloat32}, {"experts"}}};
+  stage.scalars = {ScalarSpec::integer("top_k", 1, kRouteMaxTopK),
+                   ScalarSpec::positive("scaling"),
+                   ScalarSpec::flag("renormalise"),
+                   ScalarSpec::flag("shared"),
+                   ScalarSpec::finite("shared_weight"),
+                   ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -235,7 +235,9 @@ Stage mx_quant_stage() {
       floats_dimension("content", "elements"),
       defect_dimension(11, {"width", "type"}),
   };
-  stage.inputs = {{"x", {DType::kBFloat16, DType::kFloat32}, 2, InputStorage::kRows}};
+  stage.inputs = {
+      {"x", {DType::kBFloat16, DType::kFloat32}, {"rows", "width"}, InputStorage::kRows}};
+  stage.scalars = {ScalarSpec::row_gap("codes_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

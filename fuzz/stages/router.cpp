@@ -367,10 +367,12 @@ Stage router_stage() {
       defect_dimension(14, {"hidden_not_whole_threads", "residual_rows", "gamma_length",
                             "gate_type", "eps_zero"}),
   };
-  stage.inputs = {{"sum", {DType::kBFloat16}, 2, InputStorage::kRows},
-                  {"residual", {DType::kBFloat16}, 2, InputStorage::kRows},
-                  {"gamma", {DType::kBFloat16}, 1},
-                  {"gate", {DType::kBFloat16, DType::kFloat32}, 2, InputStorage::kRows}};
+  const auto rows = InputStorage::kRows;
+  stage.inputs = {{"sum", {DType::kBFloat16}, {"rows", "hidden"}, rows},
+                  {"residual", {DType::kBFloat16}, {"rows", "hidden"}, rows},
+                  {"gamma", {DType::kBFloat16}, {"hidden"}},
+                  {"gate", {DType::kBFloat16, DType::kFloat32}, {"experts", "hidden"}, rows}};
+  stage.scalars = {ScalarSpec::positive("eps"), ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

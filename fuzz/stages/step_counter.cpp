@@ -29,13 +29,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
-  const std::int64_t blocks = item.integer_or("blocks", 1);
-  if (blocks < 1 || blocks > kMaxBlocks)
-    refuse("step_counter: blocks is {}, must be 1 to {}", blocks, kMaxBlocks);
-  const Tensor& counter = item.input("counter");
-  if (counter.dim(0) != 1)
-    refuse("step_counter: counter has {} in dimension 0, must have 1", counter.dim(0));
-  return {{"counter", DType::kInt32, counter.layout(), {"counter"}, "counter"}};
+  return {{"counter", DType::kInt32, item.input("counter").layout(), {"counter"}, "counter"}};
 }
 
 void reference(const Case& item, Outputs& out) {
@@ -69,7 +63,9 @@ Stage step_counter_stage() {
                         "the counter before"),
       defect_dimension(9, {"two_counters"}),
   };
-  stage.inputs = {{"counter", {DType::kInt32}, 1}};
+  stage.inputs = {{"counter", {DType::kInt32}, {"counters"}}};
+  stage.sizes = {{"counters", 1, 1}};
+  stage.scalars = {ScalarSpec::integer("blocks", 1, kMaxBlocks).or_none()};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
