@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -82,7 +82,7 @@ AttentionMergeInput input_of(const Case& item) {
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, heads, dim] = attention_merge_shape(input_of(item));
-  const std::int64_t row = heads * dim + item.integer_or("out_row_gap", 0);
+  const std::int64_t row = heads * dim + row_gap(item, "out_row_gap");
   return {{"out",
            DType::kBFloat16,
            Layout::strided({rows, heads, dim}, {row, dim, 1}),
@@ -100,13 +100,12 @@ void launch(const Case& item, const Launcher& launcher) {
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>((items + 63) / 64, 1, 8)),
       .threads_x = 64};
-  launcher.run("monoref_attention_merge", grid, launcher.address<const std::uint16_t>("o"),
-               launcher.address<const float>("m"), launcher.address<const float>("l"),
-               launcher.address<std::uint16_t>("out.out"),
-               dims[2] * dims[3] + item.integer_or("out_row_gap", 0), dims[0],
-               static_cast<std::int32_t>(dims[2]), static_cast<std::int32_t>(dims[3]),
-               static_cast<std::int32_t>(dims[1]),
-               static_cast<std::int32_t>(item.contract.merge_sum));
+  launcher.run(
+      "monoref_attention_merge", grid, launcher.address<const std::uint16_t>("o"),
+      launcher.address<const float>("m"), launcher.address<const float>("l"),
+      launcher.address<std::uint16_t>("out.out"), dims[2] * dims[3] + row_gap(item, "out_row_gap"),
+      dims[0], static_cast<std::int32_t>(dims[2]), static_cast<std::int32_t>(dims[3]),
+      static_cast<std::int32_t>(dims[1]), static_cast<std::int32_t>(item.contract.merge_sum));
 }
 
 /// A tensor [rows, partitions, ...] with one more partition of a constant element at the end.
@@ -178,6 +177,11 @@ Stage attention_merge_stage() {
       floats_dimension("o_content", "partial results"),
       defect_dimension(11, {"heads_of_l"}),
   };
+  stage.inputs = {{"o", {DType::kBFloat16}, {"rows", "partitions", "heads", "head dim"}},
+                  {"m", {DType::kFloat32}, {"rows", "partitions", "heads"}},
+                  {"l", {DType::kFloat32}, {"rows", "partitions", "heads"}}};
+  stage.sizes = {{"head dim", 8, limits::kHeadDim, 8}};
+  stage.scalars = {ScalarSpec::integer("out_row_gap", 0, limits::kRowGap, 8).or_none()};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -4,13 +4,13 @@
 #include <cstring>
 #include <limits>
 
-#include "fuzz/inputs.hpp"
 #include "fuzz/runner.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/layer_content.hpp"
 #include "fuzz/stages/layer_links.hpp"
 #include "reference/decode_step.hpp"
+#include "reference/stage_checks.hpp"
 #include "reference/step_admission.hpp"
 
 namespace monoref {
@@ -272,12 +272,8 @@ StepRequest step_request(const Case& item, std::int64_t step) {
   return request;
 }
 
-/// Refuses a step that the runner would not be given, and more of them than a case can have: before
-/// any link is made, of which there are some for each.
+/// Refuses a step that the runner would not be given, before any link is made.
 void check_admission(const Case& item) {
-  ranged_parameter(item, "steps", 1, kMaxSteps);
-  ranged_parameter(item, "layers", 1, kMaxLayers);
-  ranged_parameter(item, "aux_mask", 0, std::numeric_limits<std::int64_t>::max());
   for (std::int64_t step = 0; step < item.integer("steps"); ++step)
     if (const auto refusal = admit_step(step_request(item, step), ModelShape{}))
       refuse("{}", refusal->message);
@@ -462,6 +458,18 @@ Stage decode_step_stage() {
   };
   const auto shared = layer_dimensions();
   stage.dimensions.insert(stage.dimensions.end(), shared.begin(), shared.end());
+  list_step_inputs(stage, "s#.");
+  for (const char* name : {"s#.hidden", "s#.residual", "s#.embedding"})
+    stage.inputs.push_back({name, {DType::kBFloat16}, {"ranks", "s#.rows", "hidden"}});
+  list_layer_inputs(stage, "l#.");
+  stage.inputs.push_back({"final_gamma", {DType::kBFloat16}, {"hidden"}});
+  stage.inputs.push_back({"step", {DType::kInt32}, {"counters"}});
+  stage.scalars.insert(
+      stage.scalars.end(),
+      {ScalarSpec::integer("steps", 1, kMaxSteps), ScalarSpec::integer("layers", 1, kMaxLayers),
+       ScalarSpec::flag("dense_layers"),
+       ScalarSpec::integer("aux_mask", 0, std::numeric_limits<std::int64_t>::max()),
+       ScalarSpec::integer("first_tag", kInt32Min, kInt32Max)});
   stage.build = build;
   stage.chain = make_links;
   as_chain(stage);

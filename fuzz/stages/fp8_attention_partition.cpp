@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/kv_content.hpp"
@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kPage = 16;
+constexpr std::int64_t kMostGroup = 16;  ///< query heads of a K/V head
 constexpr std::int64_t kPagesPerBlock = 8;
 
 /// Sizes of a case. The pool is what selections choose from.
@@ -297,8 +298,24 @@ Fp8AttentionPartitionInput input_of(const Case& item) {
           item.contract};
 }
 
+/// What the kernel has beside the reference's sizes: pages of 16 keys, blocks of 128, at most 16
+/// query heads of a K/V head, and scales of both sides or of none.
+void check_kernel_sizes(const Case& item) {
+  const Fp8AttentionPartitionInput input = input_of(item);
+  const KvPageShape shape =
+      attention_cache_shape("fp8_attention_partition", input.caches, input.q.dim(2), item.contract);
+  require_page16_caches("fp8_attention_partition", shape);
+  if (input.q.dim(1) > kMostGroup * shape.kv_heads)
+    refuse("fp8_attention_partition: q has {} heads, must have at most {} for each of {} kv heads",
+           input.q.dim(1), kMostGroup, shape.kv_heads);
+  if ((item.find_input("k_scale") == nullptr) != (item.find_input("v_scale") == nullptr))
+    refuse("fp8_attention_partition: there is a {} alone, must be both k_scale and v_scale or none",
+           item.find_input("k_scale") == nullptr ? "v_scale" : "k_scale");
+}
+
 std::vector<OutputSpec> outputs(const Case& item) {
   const Fp8AttentionPartitionShape shape = fp8_attention_partition_shape(input_of(item));
+  check_kernel_sizes(item);
   const auto dense = [](const auto& dims) {
     return Layout::dense(std::vector<std::int64_t>(dims.begin(), dims.end()));
   };
@@ -385,6 +402,20 @@ std::optional<std::string> mass_is_one(const Case& item, const Outputs&, const E
   return std::nullopt;
 }
 
+/// Whether a scale, and products of a few of them, are far from the ends of binary32.
+bool is_moderate(double scale) {
+  return scale == 0 || (std::fabs(scale) >= 0x1p-30 && std::fabs(scale) <= 0x1p30);
+}
+
+bool has_moderate_scales(const Case& item) {
+  for (const char* name : {"k_scale", "v_scale"}) {
+    const auto scale = item.input(name).view<float, 1>();
+    for (std::int64_t head = 0; head < scale.dim(0); ++head)
+      if (!is_moderate(scale(head))) return false;
+  }
+  return is_moderate(item.real("sm_scale"));
+}
+
 Tensor multiplied(const Tensor& scale, float factor) {
   Tensor product = scale;
   for (std::int64_t i = 0; i < product.dim(0); ++i) product.view<float, 1>()(i) *= factor;
@@ -396,7 +427,7 @@ Tensor multiplied(const Tensor& scale, float factor) {
 /// normal numbers.
 std::optional<std::string> scales_apply_once(const Case& item, const Outputs&,
                                              const Evaluate& evaluate) {
-  if (item.find_input("v_scale") == nullptr) return std::nullopt;
+  if (item.find_input("v_scale") == nullptr || !has_moderate_scales(item)) return std::nullopt;
   Case by_scales = item;
   replace_input(by_scales, "k_scale", multiplied(item.input("k_scale"), 4));
   replace_input(by_scales, "v_scale", multiplied(item.input("v_scale"), 2));
@@ -480,6 +511,23 @@ Stage fp8_attention_partition_stage() {
       table_ids_dimension(),
       defect_dimension(11, {"context_beyond_table", "page_beyond_cache", "bf16_cache"}),
   };
+  stage.inputs = {
+      {"q", {DType::kBFloat16}, {"rows", "heads", "head dim"}, InputStorage::kNested},
+      {"sparse_block_table", {DType::kInt32}, {"rows", "kv heads", "pages"}, InputStorage::kNested},
+      {"sparse_context_lens", {DType::kInt32}, {"rows", "kv heads"}, InputStorage::kRows},
+      {"k_cache",
+       fp8_types(),
+       {"blocks", "pages of a block", "kv heads", "elements of a page"},
+       InputStorage::kSparse},
+      {"v_cache",
+       fp8_types(),
+       {"blocks", "pages of a block", "kv heads", "elements of a page"},
+       InputStorage::kSparse,
+       true},
+      {"k_scale", {DType::kFloat32}, {"kv heads"}, InputStorage::kDense, true},
+      {"v_scale", {DType::kFloat32}, {"kv heads"}, InputStorage::kDense, true}};
+  stage.sizes = {{"kv heads", 1, limits::kHeads}, {"head dim", kPage, 128, kPage}};
+  stage.scalars = {ScalarSpec::finite("sm_scale")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -242,6 +242,10 @@ void launch(const Case& item, const Launcher& launcher) {
 /// Recorded caches are whole buffers [blocks, block size, row stride]; keys fill the first head_dim
 /// elements of a row.
 Tensor recorded_cache(const Tensor& buffer, std::int64_t head_dim) {
+  if (buffer.rank() != 3)
+    refuse("index_cache_insert: index_cache has rank {}, must have 3", buffer.rank());
+  if (head_dim < 0 || head_dim > buffer.dim(2))
+    refuse("index_cache_insert: head_dim is {}, must be 0 to {}", head_dim, buffer.dim(2));
   Layout layout{{buffer.dim(0), buffer.dim(1), head_dim},
                 {buffer.dim(1) * buffer.dim(2), buffer.dim(2), 1},
                 {{0, buffer.layout().elements()}}};
@@ -350,6 +354,14 @@ Stage index_cache_insert_stage() {
       defect_dimension(
           11, {"slot_beyond_cache", "repeated_slot", "slot_count", "head_dim", "element_type"}),
   };
+  const std::vector<DType> words{DType::kUInt8,      DType::kFloat8E4M3FN,   DType::kFloat8E4M3FNUZ,
+                                 DType::kFloat8E5M2, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0,
+                                 DType::kBFloat16,   DType::kFloat32,        DType::kInt32};
+  // An empty call is accepted whatever its other sizes are.
+  stage.inputs = {
+      {"index_k", words, {"keys", "dims of a key"}, InputStorage::kStrided},
+      {"index_cache", words, {"blocks", "block size", "dims of the cache"}, InputStorage::kCache},
+      {"slot_mapping", {DType::kInt32, DType::kInt64}, {"slots"}, InputStorage::kStrided}};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

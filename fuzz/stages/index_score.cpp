@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
@@ -182,7 +182,21 @@ IndexScoreInput input_of(const Case& item) {
       item.contract};
 }
 
+/// The kernel reads keys in runs of 16 bytes.
+void check_keys_are_aligned(const Case& item) {
+  constexpr std::int64_t kRunBytes = 16;
+  const Tensor& cache = item.input("index_cache");
+  for (const std::size_t axis : {0, 1}) {
+    const std::int64_t stride = cache.layout().strides[axis];
+    const auto size = static_cast<std::int64_t>(cache.element_size());
+    if (stride % (kRunBytes / size) != 0)
+      refuse("index_score: index_cache has stride {} in dimension {}, must be a multiple of {}",
+             stride, axis, kRunBytes / size);
+  }
+}
+
 std::vector<OutputSpec> outputs(const Case& item) {
+  check_keys_are_aligned(item);
   index_score_shape(input_of(item));
   return {
       {"score", DType::kFloat32, item.input("score").layout(), {"head", "row", "block"}, "score"}};
@@ -253,6 +267,7 @@ Case with_reversed_requests(const Case& item) {
 
 std::optional<std::string> requests_are_independent(const Case& item, const Outputs& out,
                                                     const Evaluate& evaluate) {
+  const IndexScoreInput input = input_of(item);
   const std::int64_t q_len = item.integer("q_len");
   const auto score = output(out, "score").view<float, 3>();
   const Outputs other = evaluate(with_reversed_requests(item));
@@ -261,6 +276,8 @@ std::optional<std::string> requests_are_independent(const Case& item, const Outp
   for (std::int64_t head = 0; head < score.dim(0); ++head)
     for (std::int64_t row = 0; row < score.dim(1); ++row)
       for (std::int64_t block = 0; block < score.dim(2); ++block) {
+        // What is not scored holds what it held before, row by row.
+        if (!is_scored(input, row, block)) continue;
         const std::int64_t to = (requests - 1 - row / q_len) * q_len + row % q_len;
         if (std::bit_cast<std::uint32_t>(score(head, row, block)) !=
             std::bit_cast<std::uint32_t>(reversed(head, to, block)))
@@ -274,6 +291,9 @@ std::optional<std::string> requests_are_independent(const Case& item, const Outp
 std::optional<std::string> scores_are_linear_in_the_scale(const Case& item, const Outputs& out,
                                                           const Evaluate& evaluate) {
   const IndexScoreInput input = input_of(item);
+  // The scale itself must double exactly.
+  const double scale = std::fabs(item.real("sm_scale"));
+  if (!(scale >= 0x1p-100 && scale <= 0x1p100)) return std::nullopt;
   Case doubled = item;
   for (NamedScalar& scalar : doubled.scalars)
     if (scalar.name == "sm_scale") scalar.value = 2 * item.real("sm_scale");
@@ -345,6 +365,21 @@ Stage index_score_stage() {
       table_ids_dimension(),
       defect_dimension(11, {"lengths_fall", "rank_outside_world", "key_dim"}),
   };
+  const std::vector<DType> cache{DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kBFloat16};
+  stage.inputs = {
+      {"index_q", {DType::kBFloat16}, {"rows", "heads", "head dim"}, InputStorage::kNested},
+      {"index_cache", cache, {"blocks", "block_size", "head dim"}, InputStorage::kCache},
+      {"block_table", {DType::kInt32}, {"rows", "width"}, InputStorage::kRows},
+      {"seq_lens", {DType::kInt32}, {"rows"}, InputStorage::kStrided},
+      {"score", {DType::kFloat32}, {"heads", "rows", "width"}, InputStorage::kNested}};
+  stage.sizes = {{"heads", 1, limits::kHeads}, {"head dim", 16, 128, 16}};
+  stage.scalars = selection_scalars();
+  stage.scalars.insert(
+      stage.scalars.end(),
+      {ScalarSpec::integer("q_len", 1, limits::kQueryLength), ScalarSpec::finite("sm_scale"),
+       ScalarSpec::integer("world", 1, limits::kRanks).or_none(),
+       ScalarSpec::integer("rank", 0, limits::kRanks - 1).or_none(),
+       ScalarSpec::integer("shard_from", 0, kMaxSelectableBlocks).or_none()});
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
@@ -154,9 +154,12 @@ bool has_candidates(const Case& item) {
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
+  if (item.input("seq_lens").dim(0) % item.integer("q_len") != 0)
+    refuse("index_select: seq_lens has {} rows, must be a multiple of q_len {}",
+           item.input("seq_lens").dim(0), item.integer("q_len"));
   const IndexSelectShape shape = index_select_shape(input_of(item));
   const auto [heads, rows, topk] = shape.topk_idx;
-  const std::int64_t gap = item.integer_or("out_gap", 0);
+  const std::int64_t gap = row_gap(item, "out_gap");
   std::vector<OutputSpec> specs{{"topk_idx",
                                  DType::kInt32,
                                  by_row_and_head(shape.topk_idx, gap),
@@ -394,6 +397,16 @@ Stage index_select_stage() {
       table_ids_dimension(),
       defect_dimension(11, {"topk_0", "page_stride_7", "too_many_blocks"}),
   };
+  stage.inputs = {{"score", {DType::kFloat32}, {"heads", "rows", "blocks"}, InputStorage::kNested},
+                  {"block_table", {DType::kInt32}, {"rows", "width"}, InputStorage::kRows},
+                  {"seq_lens", {DType::kInt32}, {"rows"}, InputStorage::kStrided}};
+  stage.sizes = {{"heads", 1, limits::kHeads}};
+  stage.scalars = selection_scalars();
+  stage.scalars.insert(
+      stage.scalars.end(),
+      {ScalarSpec::integer("q_len", 1, limits::kQueryLength),
+       ScalarSpec::integer("block_page_stride", kPagesPerBlock, limits::kExtent),
+       ScalarSpec::integer("ranks", 1, limits::kRanks).or_none(), ScalarSpec::row_gap("out_gap")});
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

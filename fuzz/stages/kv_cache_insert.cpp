@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "reference/fp8_rules.hpp"
@@ -264,7 +264,7 @@ KvCacheInsertInput input_of(const Case& item) {
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
-  kv_cache_insert_shape(input_of(item));
+  require_page16_caches("kv_cache_insert", kv_cache_insert_shape(input_of(item)));
   std::vector<OutputSpec> specs;
   const auto add = [&](const char* name, std::vector<std::string_view> axes) {
     const Tensor& cache = item.input(name);
@@ -527,6 +527,23 @@ Stage kv_cache_insert_stage() {
       defect_dimension(13, {"slot_beyond_cache", "repeated_slot", "slot_count", "index_capacity",
                             "encoding", "scale_zero"}),
   };
+  const std::vector<DType> cache{DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kBFloat16};
+  stage.inputs = {
+      {"k", {DType::kFloat32}, {"rows", "kv heads", "head dim"}, InputStorage::kRows},
+      {"v", {DType::kBFloat16}, {"rows", "kv heads", "head dim"}, InputStorage::kRows},
+      {"index_k", {DType::kFloat32}, {"rows", "index heads", "head dim"}, InputStorage::kRows},
+      {"slot_mapping", {DType::kInt64}, {"slots"}, InputStorage::kStrided},
+      {"index_cache", cache, {"blocks", "block size", "head dim"}, InputStorage::kCache}};
+  for (const char* name : {"kv_cache", "k_cache", "v_cache"})
+    stage.inputs.push_back({name,
+                            cache,
+                            {"blocks", "pages of a block", "kv heads", "elements of a page"},
+                            InputStorage::kSparse,
+                            true});
+  stage.sizes = {{"index heads", 1, 1},
+                 {"head dim", kPage, limits::kHeadDim, kPage},
+                 {"block size", kBlock, kBlock}};
+  stage.scalars = {ScalarSpec::positive("k_scale"), ScalarSpec::positive("v_scale")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "reference/page16_rebase.hpp"
 
@@ -56,6 +56,10 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const KvPageShape shape = shape_of(item);
   shape.validate();
   const auto slots = item.input("slot_mapping").view<std::int64_t, 1>();
+  if (slots.dim(0) * shape.kv_heads * shape.head_dim > limits::kAddressedElements)
+    refuse("kv_page_address: slot_mapping has {} slots, with {} heads of {} the limit is {}",
+           slots.dim(0), shape.kv_heads, shape.head_dim,
+           limits::kAddressedElements / (shape.kv_heads * shape.head_dim));
   for (std::int64_t i = 0; i < slots.dim(0); ++i)
     if (slots(i) >= 0) k_byte(shape, {slots(i), 0, 0});
   const Layout layout = Layout::dense({slots.dim(0), shape.kv_heads, shape.head_dim});
@@ -160,6 +164,11 @@ Stage kv_page_address_stage() {
                         "what the slots are"),
       defect_dimension(9, {"slot_beyond_cache", "head_dim_not_whole"}),
   };
+  stage.inputs = {{"slot_mapping", {DType::kInt64}, {"slots"}, InputStorage::kStrided}};
+  stage.scalars = {ScalarSpec::integer("blocks", 1, limits::kExtent),
+                   ScalarSpec::integer("kv_heads", 1, limits::kHeads),
+                   ScalarSpec::integer("head_dim", 1, limits::kHeadDim),
+                   ScalarSpec::integer("element_size", 1, 2)};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

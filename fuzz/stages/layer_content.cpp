@@ -6,12 +6,16 @@
 #include <cstring>
 #include <optional>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/all_reduce.hpp"
+#include "reference/expert_weights.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/fp8_rules.hpp"
+#include "reference/moe_route.hpp"
+#include "reference/residual_norm_quant.hpp"
 #include "reference/weight_layouts.hpp"
 
 namespace monoref {
@@ -109,6 +113,70 @@ LayerShape layer_shape(const Params& params) {
                      .init_blocks = params["init_blocks"],
                      .local_blocks = 1};
   return shape;
+}
+
+void list_layer_inputs(Stage& stage, const std::string& layer) {
+  const auto add = [&](const std::string& name, std::vector<DType> types,
+                       std::vector<std::string> axes, InputStorage storage = InputStorage::kDense) {
+    stage.inputs.push_back({name, std::move(types), std::move(axes), storage, true});
+  };
+  const std::vector<DType> bf16{DType::kBFloat16}, f32{DType::kFloat32}, u8{DType::kUInt8};
+  const auto sparse = InputStorage::kSparse;
+  for (const char* name : {"input_gamma", "post_gamma"}) add(layer + name, bf16, {"hidden"});
+  for (const char* name : {"q_gamma", "k_gamma", "index_q_gamma", "index_k_gamma"})
+    add(layer + name, bf16, {"head_dim"});
+  add(layer + "gate", {DType::kBFloat16, DType::kFloat32}, {"n_routed", "hidden"});
+  add(layer + "bias", f32, {"n_routed"});
+  const std::string rank = layer + "r#.";
+  add(rank + "qkv_weight", fp8_types(), {"projection rows", "hidden"});
+  add(rank + "qkv_scale", f32, {"projection rows"});
+  add(rank + "o_weight", fp8_types(), {"hidden", "attention width"});
+  add(rank + "o_scale", f32, {"hidden"});
+  for (const char* weight : {"w13", "w2"}) {
+    const std::string scale = weight == std::string("w13") ? "s13" : "s2";
+    const std::string rows = std::string("rows of ") + weight;
+    const std::string k = std::string("k of ") + weight;
+    const std::string scales = "scales of " + scale;
+    add(rank + weight, u8, {"experts", rows, std::string("bytes of ") + weight}, sparse);
+    add(rank + scale, u8, {"rows of all " + scale, scales}, sparse);
+    add(rank + "shared_" + weight, u8, {rows, k});
+    add(rank + "shared_" + scale, u8, {rows, scales});
+  }
+  for (const char* cache : {"kv_cache", "k_cache", "v_cache"})
+    add(rank + cache, fp8_types(), {"blocks", "pages of a block", "kv heads", "elements of a page"},
+        sparse);
+  add(rank + "index_cache", fp8_types(), {"blocks", "block_size", "head_dim"},
+      InputStorage::kCache);
+  add("r#.score", f32, {"score heads", "score rows", "score columns"});
+  add("cos_sin", bf16, {"positions", "rotary_dim"});
+  add("flags", {DType::kInt32}, {"phases", "ranks", "ranks", "channels"});
+  stage.sizes = {{"kv heads", 1, 1}, {"score heads", 1, 1}};
+
+  stage.scalars.insert(
+      stage.scalars.end(),
+      {ScalarSpec::integer("ranks", 1, kReduceMaxRanks),
+       ScalarSpec::integer("hidden", 512, kNormMaxHidden, 512),
+       ScalarSpec::integer("heads", 1, limits::kHeads),
+       ScalarSpec::integer("head_dim", 16, 128, 16), ScalarSpec::integer("rotary_dim", 8, 128, 8),
+       ScalarSpec::integer("inter", 128, 1 << 17, 128),
+       ScalarSpec::integer("n_routed", 1, kExpertMaxRouted),
+       ScalarSpec::integer("top_k", 1, kRouteMaxTopK), ScalarSpec::flag("mxfp4"),
+       ScalarSpec::flag("separate_shared"), ScalarSpec::finite("fused_weight"),
+       ScalarSpec::positive("eps"), ScalarSpec::positive("scaling"),
+       ScalarSpec::real("limit", 0, HUGE_VAL)});
+  const auto selection = selection_scalars();
+  stage.scalars.insert(stage.scalars.end(), selection.begin(), selection.end());
+}
+
+void list_step_inputs(Stage& stage, const std::string& step) {
+  const std::string rows = step + "rows", requests = step + "requests";
+  stage.inputs.insert(stage.inputs.end(),
+                      {{step + "block_table", {DType::kInt32}, {requests, step + "width"}},
+                       {step + "seq_lens", {DType::kInt32}, {requests}},
+                       {step + "position", {DType::kInt64}, {rows}},
+                       {step + "slot_mapping", {DType::kInt64}, {rows}}});
+  stage.scalars.push_back(ScalarSpec::integer(step + "rows", 0, limits::kTokens));
+  stage.scalars.push_back(ScalarSpec::integer(step + "q_len", 1, limits::kQueryLength));
 }
 
 void LayerContent::add(const std::string& name, Tensor tensor) {

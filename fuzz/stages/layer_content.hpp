@@ -15,6 +15,11 @@ namespace monoref {
 std::vector<Dimension> layer_dimensions();
 LayerShape layer_shape(const Params& params);
 
+/// The inputs and scalars of a case of such layers, for its stage's lists. `layer` stands before
+/// weights and caches, `step` before what every step has of its own ("l#.", "s#.", or nothing).
+void list_layer_inputs(Stage& stage, const std::string& layer);
+void list_step_inputs(Stage& stage, const std::string& step);
+
 /// One step's requests: which of the case's requests they are, their contexts, and rows of padding
 /// behind them, which are requests without tokens.
 struct LayerStep {

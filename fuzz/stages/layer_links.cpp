@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "fuzz/inputs.hpp"
 #include "fuzz/stages/attention_links.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/all_reduce.hpp"
@@ -28,7 +27,7 @@ void add_layer_shape(Case& item, const LayerShape& shape) {
 }
 
 LayerShape layer_shape_of(const Case& item) {
-  return {.ranks = ranged_parameter(item, "ranks", 1, kReduceMaxRanks),
+  return {.ranks = item.integer("ranks"),
           .hidden = item.integer("hidden"),
           .heads = item.integer("heads"),
           .head_dim = item.integer("head_dim"),

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -66,6 +66,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
 }
 
 OProjectionInput input_of(const Case& item) {
+  require_contract_fp8(item, {"a8", "weight"});
   return {item.input("a8").view<std::uint8_t, 2>(), item.input("a_scale").view<float, 1>(),
           item.input("weight").view<std::uint8_t, 2>(), item.input("w_scale").view<float, 1>(),
           item.contract};
@@ -75,7 +76,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [tokens, hidden] = o_projection_shape(input_of(item));
   return {{"out",
            DType::kBFloat16,
-           gapped_rows(tokens, hidden, 1, item.integer_or("out_row_gap", 0)),
+           gapped_rows(tokens, hidden, 1, row_gap(item, "out_row_gap")),
            {"token", "row"},
            ""}};
 }
@@ -99,7 +100,7 @@ void launch(const Case& item, const Launcher& launcher) {
       "monoref_o_projection", grid, launcher.address<const std::uint8_t>("a8"), a.strides[0],
       launcher.address<const float>("a_scale"), launcher.address<const std::uint8_t>("weight"),
       launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.out"),
-      hidden + item.integer_or("out_row_gap", 0), tokens, static_cast<std::int32_t>(hidden),
+      hidden + row_gap(item, "out_row_gap"), tokens, static_cast<std::int32_t>(hidden),
       static_cast<std::int32_t>(a.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
 }
 
@@ -156,6 +157,11 @@ Stage o_projection_stage() {
       Dimension::choice("scales", {"ones", "powers", "odd", "special"}, "scales of both operands"),
       defect_dimension(11, {"rows_not_in_16", "scale_count"}),
   };
+  stage.inputs = {{"a8", fp8_types(), {"tokens", "width"}, InputStorage::kRows},
+                  {"a_scale", {DType::kFloat32}, {"tokens"}},
+                  {"weight", fp8_types(), {"rows", "width"}},
+                  {"w_scale", {DType::kFloat32}, {"rows"}}};
+  stage.scalars = {ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

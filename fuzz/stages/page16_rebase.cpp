@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -71,7 +71,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   std::vector<OutputSpec> specs{
       {"block_table",
        DType::kInt32,
-       Layout::strided({dims[0], dims[1]}, {dims[1] + item.integer_or("out_row_gap", 0), 1}),
+       Layout::strided({dims[0], dims[1]}, {dims[1] + row_gap(item, "out_row_gap"), 1}),
        {"row", "column"},
        ""}};
   if (item.integer_or("in_place", 0) != 0) {
@@ -104,10 +104,9 @@ void launch(const Case& item, const Launcher& launcher) {
   const bool in_place = !launcher.has("block_table");
   const std::int32_t* source =
       in_place ? rebased : launcher.address<const std::int32_t>("block_table");
-  launcher.run(
-      "monoref_page16_rebase_table", grid, source, table.layout().strides[0], rebased,
-      in_place ? table.layout().strides[0] : table.dim(1) + item.integer_or("out_row_gap", 0),
-      table.dim(0), static_cast<std::int32_t>(table.dim(1)), sides);
+  launcher.run("monoref_page16_rebase_table", grid, source, table.layout().strides[0], rebased,
+               in_place ? table.layout().strides[0] : table.dim(1) + row_gap(item, "out_row_gap"),
+               table.dim(0), static_cast<std::int32_t>(table.dim(1)), sides);
   const Tensor* slots = item.find_input("slot_mapping");
   if (slots == nullptr) return;
   const device::Grid one{.blocks_x = static_cast<std::uint32_t>((slots->dim(0) + 63) / 64 + 1),
@@ -161,6 +160,9 @@ Stage page16_rebase_stage() {
       table_ids_dimension(),
       defect_dimension(9, {"id_overflow"}),
   };
+  stage.inputs = {{"block_table", {DType::kInt32}, {"rows", "width"}, InputStorage::kRows},
+                  {"slot_mapping", {DType::kInt64}, {"slots"}, InputStorage::kStrided, true}};
+  stage.scalars = {ScalarSpec::flag("in_place").or_none(), ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -5,10 +5,11 @@
 #include <array>
 #include <cstring>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
+#include "reference/stored_elements.hpp"
 
 namespace monoref {
 namespace {
@@ -166,11 +167,22 @@ QkNormRopeInput input_of(const Case& item) {
           shape_of(item)};
 }
 
+/// A table of many positions may have storage for some of them alone.
+void check_positions_are_stored(const Case& item) {
+  const Layout& table = item.input("cos_sin").layout();
+  const auto position = item.input("position").view<std::int64_t, 1>();
+  for (std::int64_t row = 0; row < position.dim(0); ++row)
+    if (!holds_run(table, position(row) * table.strides[0], table.dims[1]))
+      refuse("qk_norm_rope: position[{}] is {}, which the storage of cos_sin lacks", row,
+             position(row));
+}
+
 std::vector<OutputSpec> outputs(const Case& item) {
   const HeadShape shape = shape_of(item);
   const std::int64_t rows = qk_norm_rope_rows(input_of(item));
+  check_positions_are_stored(item);
   const auto spec = [&](const char* name, DType type, std::int64_t heads) {
-    const std::int64_t stride = heads * shape.head_dim + item.integer_or("out_row_gap", 0);
+    const std::int64_t stride = heads * shape.head_dim + row_gap(item, "out_row_gap");
     return OutputSpec{name,
                       type,
                       Layout::strided({rows, heads, shape.head_dim}, {stride, shape.head_dim, 1}),
@@ -202,7 +214,7 @@ void launch(const Case& item, const Launcher& launcher) {
     return launcher.address<const std::uint16_t>(name);
   };
   const auto row_stride = [&](std::int64_t count) {
-    return count * shape.head_dim + item.integer_or("out_row_gap", 0);
+    return count * shape.head_dim + row_gap(item, "out_row_gap");
   };
   launcher.run(
       "monoref_qk_norm_rope", grid, bf16_input("qkv"), qkv.strides[0], qkv.strides[1],
@@ -301,6 +313,18 @@ Stage qk_norm_rope_stage() {
       {"eps", 0, 0, 3, {}, {"1e-6", "1e-5", "1", "2^-30"}, "added inside the root"},
       defect_dimension(12, {"position_past_table", "position_negative", "row_width"}),
   };
+  stage.inputs = {
+      {"qkv", {DType::kBFloat16}, {"tokens", "row width"}, InputStorage::kStrided},
+      {"position", {DType::kInt64}, {"tokens"}},
+      {"cos_sin", {DType::kBFloat16}, {"positions", "rotary_dim"}, InputStorage::kCache}};
+  for (const char* name : kGammas) stage.inputs.push_back({name, {DType::kBFloat16}, {"head_dim"}});
+  stage.scalars = {ScalarSpec::integer("q_heads", 1, limits::kHeads),
+                   ScalarSpec::integer("kv_heads", 1, limits::kHeads),
+                   ScalarSpec::integer("index_q_heads", 1, limits::kHeads),
+                   ScalarSpec::integer("head_dim", 4, 128, 4),
+                   ScalarSpec::integer("rotary_dim", 8, 128, 8),
+                   ScalarSpec::positive("eps"),
+                   ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -151,10 +151,7 @@ Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
 }
 
 QkvProjectionInput input_of(const Case& item) {
-  for (const char* name : {"x8", "weight"})
-    if (item.input(name).type() != fp8_dtype(item.contract))
-      refuse("qkv_projection: {} is {}, the contract's encoding is {}", name,
-             dtype_name(item.input(name).type()), dtype_name(fp8_dtype(item.contract)));
+  require_contract_fp8(item, {"x8", "weight"});
   return {item.input("x8").view<std::uint8_t, 2>(), item.input("x_scale").view<float, 1>(),
           item.input("weight").view<std::uint8_t, 2>(), item.input("w_scale").view<float, 1>(),
           item.contract};
@@ -164,7 +161,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [tokens, rows] = qkv_projection_shape(input_of(item));
   return {{"qkv",
            DType::kBFloat16,
-           gapped_rows(tokens, rows, 1, item.integer_or("out_row_gap", 0)),
+           gapped_rows(tokens, rows, 1, row_gap(item, "out_row_gap")),
            {"token", "row"},
            ""}};
 }
@@ -188,7 +185,7 @@ void launch(const Case& item, const Launcher& launcher) {
       "monoref_qkv_projection", grid, launcher.address<const std::uint8_t>("x8"), x8.strides[0],
       launcher.address<const float>("x_scale"), launcher.address<const std::uint8_t>("weight"),
       launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.qkv"),
-      rows + item.integer_or("out_row_gap", 0), tokens, static_cast<std::int32_t>(rows),
+      rows + row_gap(item, "out_row_gap"), tokens, static_cast<std::int32_t>(rows),
       static_cast<std::int32_t>(x8.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
 }
 
@@ -254,6 +251,12 @@ Stage qkv_projection_stage() {
       defect_dimension(12, {"hidden_not_whole_chunks", "rows_not_whole_groups", "x_scale_length",
                             "w_scale_length"}),
   };
+  stage.inputs = {{"x8", fp8_types(), {"tokens", "hidden"}, InputStorage::kRows},
+                  {"x_scale", {DType::kFloat32}, {"tokens"}},
+                  {"weight", fp8_types(), {"rows", "hidden"}},
+                  {"w_scale", {DType::kFloat32}, {"rows"}}};
+  stage.sizes = {{"tokens", 0, limits::kTokens}};
+  stage.scalars = {ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -153,7 +153,7 @@ ResidualNormQuantInput input_of(const Case& item) {
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, hidden] = residual_norm_quant_shape(input_of(item));
-  const Layout layout = gapped_rows(rows, hidden, 1, item.integer_or("out_row_gap", 0));
+  const Layout layout = gapped_rows(rows, hidden, 1, row_gap(item, "out_row_gap"));
   return {{"residual", DType::kBFloat16, layout, {"row", "element"}, ""},
           {"x8", fp8_dtype(item.contract), layout, {"row", "element"}, ""},
           {"x_scale", DType::kFloat32, Layout::dense({rows}), {"row"}, ""}};
@@ -175,7 +175,7 @@ void launch(const Case& item, const Launcher& launcher) {
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 16)),
       .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  const std::int64_t out_stride = hidden + item.integer_or("out_row_gap", 0);
+  const std::int64_t out_stride = hidden + row_gap(item, "out_row_gap");
   launcher.run(
       "monoref_residual_norm_quant", grid, launcher.address<const std::uint16_t>("ar"),
       ar.strides[0], ar.strides[1], launcher.address<const std::uint16_t>("res"), res.strides[0],
@@ -222,6 +222,11 @@ Stage residual_norm_quant_stage() {
       defect_dimension(12,
                        {"hidden_not_whole_threads", "residual_dims", "gamma_length", "eps_zero"}),
   };
+  const auto strided = InputStorage::kStrided;
+  stage.inputs = {{"ar", {DType::kBFloat16}, {"rows", "hidden"}, strided},
+                  {"res", {DType::kBFloat16}, {"rows", "hidden"}, strided},
+                  {"gamma", {DType::kBFloat16}, {"hidden"}, strided}};
+  stage.scalars = {ScalarSpec::positive("eps"), ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

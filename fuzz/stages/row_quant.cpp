@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -57,7 +57,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const auto [rows, width] = row_quant_shape(input_of(item));
   return {{"a8",
            fp8_dtype(item.contract),
-           gapped_rows(rows, width, 1, item.integer_or("out_row_gap", 0)),
+           gapped_rows(rows, width, 1, row_gap(item, "out_row_gap")),
            {"row", "element"},
            ""},
           {"a_scale", DType::kFloat32, Layout::dense({rows}), {"row"}, ""}};
@@ -75,12 +75,12 @@ void launch(const Case& item, const Launcher& launcher) {
   const device::Grid grid{
       .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(a.dims[0], 1, 3)),
       .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  launcher.run(
-      "monoref_row_quant", grid, launcher.address<const std::uint16_t>("a"), a.strides[0],
-      launcher.address<std::uint8_t>("out.a8"), a.dims[1] + item.integer_or("out_row_gap", 0),
-      launcher.address<float>("out.a_scale"), a.dims[0], static_cast<std::int32_t>(a.dims[1]),
-      fp8_maximum(item.contract), static_cast<std::int32_t>(item.contract.fp8_encoding),
-      static_cast<std::int32_t>(item.contract.fp8_overflow));
+  launcher.run("monoref_row_quant", grid, launcher.address<const std::uint16_t>("a"), a.strides[0],
+               launcher.address<std::uint8_t>("out.a8"), a.dims[1] + row_gap(item, "out_row_gap"),
+               launcher.address<float>("out.a_scale"), a.dims[0],
+               static_cast<std::int32_t>(a.dims[1]), fp8_maximum(item.contract),
+               static_cast<std::int32_t>(item.contract.fp8_encoding),
+               static_cast<std::int32_t>(item.contract.fp8_overflow));
 }
 
 /// Twice the row: twice the scale and the same codes, where the scale is far from the ends.
@@ -132,6 +132,9 @@ Stage row_quant_stage() {
       floats_dimension("content", "elements"),
       defect_dimension(11, {"no_elements"}),
   };
+  stage.inputs = {{"a", {DType::kBFloat16}, {"rows", "width"}, InputStorage::kRows}};
+  stage.sizes = {{"width", 8, limits::kExtent, 8}};
+  stage.scalars = {ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

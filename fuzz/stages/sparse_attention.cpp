@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/attention_content.hpp"
 #include "fuzz/stages/attention_links.hpp"
 #include "fuzz/stages/content.hpp"
@@ -145,6 +146,28 @@ Stage sparse_attention_stage() {
       {"hidden_units", 1, 1, 2, {}, {}, "rows of the output weight, in sixteens"},
       lengths_dimension(),
   };
+  stage.inputs = {
+      {"index_q", {DType::kBFloat16}, {"rows", "index heads", "head dim"}},
+      {"q", {DType::kBFloat16}, {"rows", "heads", "head dim"}},
+      {"index_cache", fp8_types(), {"blocks", "block_size", "head dim"}, InputStorage::kCache},
+      {"block_table", {DType::kInt32}, {"rows", "width"}, InputStorage::kRows},
+      {"seq_lens", {DType::kInt32}, {"rows"}, InputStorage::kStrided},
+      {"score", {DType::kFloat32}, {"index heads", "rows", "width"}},
+      {"weight", fp8_types(), {"hidden", "width of a row"}},
+      {"w_scale", {DType::kFloat32}, {"hidden"}}};
+  for (const char* name : {"k_cache", "v_cache"})
+    stage.inputs.push_back({name,
+                            fp8_types(),
+                            {"blocks", "pages of a block", "kv heads", "elements of a page"},
+                            InputStorage::kSparse,
+                            name[0] == 'v'});
+  stage.sizes = {{"index heads", 1, 1},
+                 {"kv heads", 1, 1},
+                 {"heads", kHeads, kHeads},
+                 {"head dim", kHeadDim, kHeadDim}};
+  stage.scalars = selection_scalars();
+  stage.scalars.push_back(ScalarSpec::integer("q_len", 1, limits::kQueryLength));
+  stage.scalars.push_back(ScalarSpec::finite("sm_scale"));
   stage.build = build;
   stage.chain = make_links;
   as_chain(stage);

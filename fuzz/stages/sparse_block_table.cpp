@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -210,7 +210,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   return {{"sparse_block_table",
            DType::kInt32,
            Layout::strided({shape.sparse_block_table[0], columns},
-                           {columns + item.integer_or("out_row_gap", 0), 1}),
+                           {columns + row_gap(item, "out_row_gap"), 1}),
            {"row", "column"},
            ""},
           {"sparse_context_lens",
@@ -245,7 +245,7 @@ void launch(const Case& item, const Launcher& launcher) {
   const auto* blocks = launcher.address<const std::int32_t>("block_table");
   auto* sparse = launcher.address<std::int32_t>("out.sparse_block_table");
   auto* context = launcher.address<std::int32_t>("out.sparse_context_lens");
-  const std::int64_t sparse_stride = k * kPagesPerBlock + item.integer_or("out_row_gap", 0);
+  const std::int64_t sparse_stride = k * kPagesPerBlock + row_gap(item, "out_row_gap");
   const auto stride_of = [&](const char* name, std::size_t axis) {
     return item.input(name).layout().strides[axis];
   };
@@ -410,6 +410,17 @@ Stage sparse_block_table_stage() {
       table_ids_dimension(),
       defect_dimension(11, {"heads_not_1", "page_stride_7", "rows_do_not_match"}),
   };
+  stage.variant = "phase";
+  const auto strided = InputStorage::kStrided;
+  stage.inputs = {{"topk_idx", {DType::kInt32}, {"kv heads", "queries", "topk"}, strided},
+                  {"block_table", {DType::kInt32}, {"requests", "width"}, InputStorage::kRows},
+                  InputSpec{"seq_lens", {DType::kInt32}, {"requests"}, strided}.of("decode"),
+                  InputSpec{"query_req_id", {DType::kInt32}, {"queries"}, strided}.of("prefill"),
+                  InputSpec{"query_abs_pos", {DType::kInt32}, {"queries"}, strided}.of("prefill")};
+  stage.scalars = {ScalarSpec::word("phase", {"decode", "prefill"}),
+                   ScalarSpec::integer("block_page_stride", kPagesPerBlock, limits::kExtent),
+                   ScalarSpec::integer("decode_query_len", 1, limits::kQueryLength).or_none(),
+                   ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -164,6 +164,10 @@ Stage sparse_layer_stage() {
   };
   const auto shared = layer_dimensions();
   stage.dimensions.insert(stage.dimensions.end(), shared.begin(), shared.end());
+  list_step_inputs(stage, "");
+  for (const char* name : {"ar", "residual"})
+    stage.inputs.push_back({name, {DType::kBFloat16}, {"ranks", "rows", "hidden"}});
+  list_layer_inputs(stage, "");
   stage.build = build;
   stage.chain = make_links;
   as_chain(stage);

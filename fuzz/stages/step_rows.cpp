@@ -66,6 +66,12 @@ void add_selection(Case& item, const BlockSelection& selection) {
   item.scalars.push_back({"local_blocks", selection.local_blocks});
 }
 
+std::vector<ScalarSpec> selection_scalars() {
+  return {ScalarSpec::integer("block_size", 128, 128), ScalarSpec::integer("topk", 1, 64),
+          ScalarSpec::integer("init_blocks", 0, kMaxSelectableBlocks),
+          ScalarSpec::integer("local_blocks", 0, kMaxSelectableBlocks)};
+}
+
 BlockSelection selection_of(const Case& item) {
   return {.block_size = item.integer("block_size"),
           .topk = item.integer("topk"),

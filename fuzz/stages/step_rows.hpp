@@ -46,6 +46,8 @@ std::vector<Extent> stored_blocks(std::vector<std::int32_t> ids, std::int64_t st
 /// The scalars that a selection stands in a case with, and back.
 void add_selection(Case& item, const BlockSelection& selection);
 BlockSelection selection_of(const Case& item);
+/// What they may be: kernels have blocks of 128 keys.
+std::vector<ScalarSpec> selection_scalars();
 
 /// Bits of every element of a tensor at row-major position, for properties.
 bool same_bits(const Outputs& a, const Outputs& b, std::string_view name);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fuzz/stage.hpp"
+#include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -65,7 +65,7 @@ TokenRowsInput input_of(const Case& item) {
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const TokenRowsShape shape = token_rows_shape(input_of(item));
-  const std::int64_t gap = item.integer_or("out_row_gap", 0);
+  const std::int64_t gap = row_gap(item, "out_row_gap");
   return {{"block_table",
            DType::kInt32,
            Layout::strided({shape.block_table[0], shape.block_table[1]},
@@ -84,7 +84,7 @@ void launch(const Case& item, const Launcher& launcher) {
   const Tensor& table = item.input("block_table");
   const Tensor& lengths = item.input("seq_lens");
   const std::int64_t q = item.integer("q");
-  const std::int64_t gap = item.integer_or("out_row_gap", 0);
+  const std::int64_t gap = row_gap(item, "out_row_gap");
   const std::int64_t rows = q == 1 ? table.dim(0) : item.integer("n") / q * q;
   const std::int64_t length_rows = q == 1 ? lengths.dim(0) : rows;
   const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(
@@ -171,6 +171,12 @@ Stage token_rows_stage() {
       table_ids_dimension(),
       defect_dimension(9, {"missing_requests", "length_below_int32", "q_len_zero"}),
   };
+  stage.inputs = {
+      {"block_table", {DType::kInt32}, {"rows of the table", "width"}, InputStorage::kRows},
+      {"seq_lens", {DType::kInt32}, {"lengths"}, InputStorage::kStrided}};
+  stage.scalars = {ScalarSpec::integer("q", 1, limits::kExtent),
+                   ScalarSpec::integer("n", 0, limits::kExtent),
+                   ScalarSpec::row_gap("out_row_gap")};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

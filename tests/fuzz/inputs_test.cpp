@@ -1,10 +1,11 @@
-// Cases that no generator made: every input of every stage that lists its inputs, spoilt in each
-// way that a file can spoil it. Each must be refused by a message that names stage and input.
+// Cases that no generator made: every input and scalar of every stage, spoilt in each way that a
+// file can spoil it. Each must be refused by a message that names stage and argument.
 #include "fuzz/inputs.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "fuzz/runner.hpp"
@@ -16,23 +17,63 @@ constexpr DType kTypes[] = {DType::kInt32,          DType::kInt64,          DTyp
                             DType::kFloat32,        DType::kFloat64,        DType::kBFloat16,
                             DType::kFloat8E4M3FN,   DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2,
                             DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0};
+constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-/// A sound case with every input that the stage can have, and more than one row.
-Case whole_case(const std::string& stage) {
-  const std::string sizes = stage == "all_reduce"        ? ";ranks=2;rows=2;absent=1"
-                            : stage == "step_counter"    ? ""
-                            : stage == "auxiliary_state" ? ";rows=2;width=8;residual=drawn"
-                            : stage.starts_with("expert_")
-                                ? ";rows=2;top_k=2;shared=separate;storage=whole"
-                                : ";rows=2";
-  return build_case(parse_line("stage=" + stage + ";seed=3" + sizes));
+/// Dimensions that give a stage a sound case with more than one row, and together all of its
+/// inputs. Several lines: no case has all of them.
+std::vector<std::string> dimensions_of(const std::string& stage) {
+  if (stage == "all_reduce") return {";ranks=2;rows=2;absent=1"};
+  if (stage == "auxiliary_state") return {";rows=2;width=8;residual=drawn"};
+  if (stage.starts_with("expert_")) return {";rows=2;top_k=2;shared=separate;storage=whole"};
+  if (stage == "sparse_block_table")
+    return {";phase=decode;requests=3", ";phase=prefill;requests=3;queries=4"};
+  if (stage == "token_rows" || stage == "index_select") return {";requests=3;q_len=2"};
+  if (stage == "kv_page_address" || stage == "page16_rebase") return {";slot_count=5"};
+  if (stage == "index_cache_insert") return {";keys=3;blocks=2;head_dim=16"};
+  if (stage == "kv_cache_insert") return {";rows=3", ";rows=3;contract=mono,kv_layout=dense"};
+  if (stage == "index_score" || stage == "sparse_attention")
+    return {";requests=2;q_len=2", ";requests=2;contract=mono,kv_layout=dense"};
+  if (stage == "fp8_attention_partition")
+    return {";rows=2;scales=powers", ";rows=2;scales=powers;contract=mono,kv_layout=dense"};
+  if (stage == "qkv_projection" || stage == "o_projection") return {";tokens=2"};
+  if (stage == "sparse_layer") return {";requests=2;shared=separate"};
+  if (stage == "decode_step") return {";requests=2;dense_layers=1;shared=separate"};
+  const Stage& known = find_stage(stage);
+  const bool has_rows =
+      std::any_of(known.dimensions.begin(), known.dimensions.end(),
+                  [](const Dimension& dimension) { return dimension.name == "rows"; });
+  return {has_rows ? ";rows=2" : ""};
 }
 
-std::vector<const Stage*> listing_stages() {
-  std::vector<const Stage*> stages;
-  for (const Stage& stage : all_stages())
-    if (!stage.inputs.empty()) stages.push_back(&stage);
-  return stages;
+/// Every stage that lists its inputs, with its sound cases.
+struct Sound {
+  const Stage* stage;
+  Case item;
+
+  /// The entry of the list that an input or scalar goes by.
+  template <class Spec>
+  const Spec& spec(const std::vector<Spec>& specs, const std::string& name) const {
+    return *std::find_if(specs.begin(), specs.end(), [&](const Spec& spec) {
+      return fits(spec.name, name) &&
+             (spec.variant.empty() || spec.variant == item.word(std::string(stage->variant)));
+    });
+  }
+  const InputSpec& input_spec(const std::string& name) const { return spec(stage->inputs, name); }
+};
+
+const std::vector<Sound>& sound_cases() {
+  static const std::vector<Sound> cases = [] {
+    std::vector<Sound> made;
+    for (const Stage& stage : all_stages()) {
+      if (stage.inputs.empty()) continue;
+      const std::string name(stage.name);
+      for (const std::string& dimensions : dimensions_of(name))
+        made.push_back({&stage, build_case(parse_line("stage=" + name + ";seed=3" + dimensions))});
+    }
+    return made;
+  }();
+  return cases;
 }
 
 /// What `judge_case` says of a case.
@@ -42,100 +83,211 @@ std::string refusal_of(const Case& item) {
   return result.decisive()->message;
 }
 
-std::string refusal_with(const Case& item, std::string_view input, Tensor tensor) {
+Case with_input(const Case& item, std::string_view input, Tensor tensor) {
   Case other = item;
   for (NamedTensor& known : other.inputs)
     if (known.name == input) known.tensor = std::move(tensor);
-  return refusal_of(other);
+  return other;
 }
 
-TEST(StageInputs, TheStagesBehindAttentionListTheirs) {
-  for (const char* name : {"all_reduce", "router", "moe_route", "mx_quant", "expert_up_gate",
-                           "expert_down", "final_norm", "auxiliary_state", "step_counter"})
+std::string refusal_with(const Case& item, std::string_view input, Tensor tensor) {
+  return refusal_of(with_input(item, input, std::move(tensor)));
+}
+
+Case with_scalar(const Case& item, std::string_view name, Scalar value) {
+  Case other = item;
+  for (NamedScalar& scalar : other.scalars)
+    if (scalar.name == name) scalar.value = std::move(value);
+  return other;
+}
+
+std::string argument(const Sound& sound, const std::string& name) {
+  return fmt::format("{}: {} ", sound.stage->name, name);
+}
+
+TEST(StageInputs, TheStagesOfADecodeStepListTheirs) {
+  for (const char* name : {"token_rows",       "sparse_block_table", "page16_rebase",
+                           "kv_page_address",  "index_cache_insert", "residual_norm_quant",
+                           "qkv_projection",   "qk_norm_rope",       "kv_cache_insert",
+                           "index_score",      "index_select",       "fp8_attention_partition",
+                           "attention_merge",  "row_quant",          "o_projection",
+                           "sparse_attention", "all_reduce",         "router",
+                           "moe_route",        "mx_quant",           "expert_up_gate",
+                           "expert_down",      "sparse_layer",       "final_norm",
+                           "auxiliary_state",  "step_counter",       "decode_step"})
     EXPECT_FALSE(find_stage(name).inputs.empty()) << name;
 }
 
-TEST(StageInputs, AWholeCaseIsTakenAndNothingMayBeMissing) {
-  for (const Stage* stage : listing_stages()) {
-    const Case item = whole_case(std::string(stage->name));
-    EXPECT_EQ(refusal_of(item), "exact") << stage->name;
-    for (const InputSpec& spec : stage->inputs) {
-      ASSERT_NE(item.find_input(std::string(spec.name)), nullptr) << stage->name << spec.name;
-      if (spec.optional) continue;
-      Case other = item;
+TEST(StageInputs, SoundCasesAreTakenAndHaveEverythingListed) {
+  for (const Sound& sound : sound_cases())
+    EXPECT_EQ(refusal_of(sound.item), "exact") << sound.stage->name;
+  for (const Stage& stage : all_stages())
+    for (const InputSpec& spec : stage.inputs)
+      EXPECT_TRUE(std::any_of(sound_cases().begin(), sound_cases().end(),
+                              [&](const Sound& sound) {
+                                return sound.stage == &stage &&
+                                       std::any_of(sound.item.inputs.begin(),
+                                                   sound.item.inputs.end(),
+                                                   [&](const NamedTensor& input) {
+                                                     return fits(spec.name, input.name);
+                                                   });
+                              }))
+          << stage.name << ": no case has the input " << spec.name;
+}
+
+TEST(StageInputs, NothingMayBeMissing) {
+  for (const Sound& sound : sound_cases()) {
+    for (const NamedTensor& input : sound.item.inputs) {
+      if (sound.input_spec(input.name).optional) continue;
+      Case other = sound.item;
       std::erase_if(other.inputs,
-                    [&](const NamedTensor& known) { return known.name == spec.name; });
+                    [&](const NamedTensor& known) { return known.name == input.name; });
+      const std::string message = refusal_of(other);
+      EXPECT_EQ(message,
+                fmt::format("{}: the case has no input '{}'", sound.stage->name, input.name));
+    }
+    for (const NamedScalar& scalar : sound.item.scalars) {
+      if (scalar.name == "defect" || sound.spec(sound.stage->scalars, scalar.name).optional)
+        continue;
+      Case other = sound.item;
+      std::erase_if(other.scalars,
+                    [&](const NamedScalar& known) { return known.name == scalar.name; });
       EXPECT_EQ(refusal_of(other),
-                fmt::format("{}: the case has no input '{}'", stage->name, spec.name));
+                fmt::format("{}: the case has no parameter '{}'", sound.stage->name, scalar.name));
     }
   }
 }
 
-TEST(StageInputs, UnknownOnesAreRefused) {
-  for (const Stage* stage : listing_stages()) {
-    Case item = whole_case(std::string(stage->name));
+TEST(StageInputs, NothingMayBeUnknownOrThereTwice) {
+  for (const Sound& sound : sound_cases()) {
+    Case item = sound.item;
     item.inputs.push_back({"residul", item.inputs.front().tensor});
     EXPECT_TRUE(refusal_of(item).starts_with(
-        fmt::format("{}: the case has an input 'residul', must have only ", stage->name)));
+        fmt::format("{}: the case has an input 'residul', must have only ", sound.stage->name)))
+        << refusal_of(item);
+    item.inputs.back().name = item.inputs.front().name;
+    EXPECT_EQ(refusal_of(item), fmt::format("{}: the case has an input '{}' twice",
+                                            sound.stage->name, item.inputs.front().name));
+    item = sound.item;
+    item.scalars.push_back({"colour", std::int64_t{1}});
+    EXPECT_TRUE(refusal_of(item).starts_with(
+        fmt::format("{}: the case has a parameter 'colour', must have only ", sound.stage->name)))
+        << refusal_of(item);
   }
 }
 
 TEST(StageInputs, EveryOtherTypeIsRefused) {
-  for (const Stage* stage : listing_stages()) {
-    const Case item = whole_case(std::string(stage->name));
-    for (const InputSpec& spec : stage->inputs)
+  for (const Sound& sound : sound_cases())
+    for (const NamedTensor& input : sound.item.inputs) {
+      const std::vector<DType>& types = sound.input_spec(input.name).types;
       for (const DType type : kTypes) {
-        if (std::find(spec.types.begin(), spec.types.end(), type) != spec.types.end()) continue;
-        const Tensor& known = item.input(std::string(spec.name));
-        EXPECT_TRUE(refusal_with(item, spec.name, Tensor(type, Layout::dense(known.dims())))
-                        .starts_with(fmt::format("{}: {} is {}, must be ", stage->name, spec.name,
-                                                 dtype_name(type))));
+        if (std::find(types.begin(), types.end(), type) != types.end()) continue;
+        const std::string message =
+            refusal_with(sound.item, input.name, Tensor(type, Layout::dense(input.tensor.dims())));
+        EXPECT_TRUE(message.starts_with(
+            fmt::format("{}is {}, must be ", argument(sound, input.name), dtype_name(type))))
+            << message;
       }
-  }
+    }
 }
 
 TEST(StageInputs, EveryOtherRankIsRefused) {
-  for (const Stage* stage : listing_stages()) {
-    const Case item = whole_case(std::string(stage->name));
-    for (const InputSpec& spec : stage->inputs)
+  for (const Sound& sound : sound_cases())
+    for (const NamedTensor& input : sound.item.inputs)
       for (std::size_t rank = 0; rank <= 5; ++rank) {
-        if (rank == spec.rank) continue;
+        const InputSpec& spec = sound.input_spec(input.name);
+        if (rank == spec.rank()) continue;
         const Layout layout = Layout::dense(std::vector<std::int64_t>(rank, 1));
-        EXPECT_EQ(refusal_with(item, spec.name, Tensor(spec.types.front(), layout)),
-                  fmt::format("{}: {} has rank {}, must have {}", stage->name, spec.name, rank,
-                              spec.rank));
+        EXPECT_EQ(refusal_with(sound.item, input.name, Tensor(spec.types.front(), layout)),
+                  fmt::format("{}has rank {}, must have {}", argument(sound, input.name), rank,
+                              spec.rank()));
       }
-  }
+}
+
+/// A tensor that is the same but for where its elements lie.
+Tensor laid_out(const Tensor& tensor, Layout layout) {
+  return {tensor.type(), std::move(layout)};
 }
 
 TEST(StageInputs, ElementsThatLieOtherwiseAreRefused) {
-  for (const Stage* stage : listing_stages()) {
-    const Case item = whole_case(std::string(stage->name));
-    for (const InputSpec& spec : stage->inputs) {
-      const Tensor& known = item.input(std::string(spec.name));
-      if (known.layout().elements() < 3) continue;
-      const std::string argument = fmt::format("{}: {} ", stage->name, spec.name);
-      std::vector<std::int64_t> strides = known.layout().strides;
-      for (std::int64_t& stride : strides) stride *= 2;
-      const auto with_strides = [&](const std::vector<std::int64_t>& wanted) {
-        return refusal_with(item, spec.name,
-                            Tensor(known.type(), Layout::strided(known.dims(), wanted)));
+  for (const Sound& sound : sound_cases())
+    for (const NamedTensor& input : sound.item.inputs) {
+      const Layout& known = input.tensor.layout();
+      if (known.elements() < 3) continue;
+      const auto refused = [&](Layout layout, const std::string& what) {
+        const std::string message =
+            refusal_with(sound.item, input.name, laid_out(input.tensor, std::move(layout)));
+        EXPECT_TRUE(message.starts_with(argument(sound, input.name) + what)) << message;
       };
-      EXPECT_TRUE(with_strides(strides).starts_with(argument + "has stride")) << argument;
-      EXPECT_TRUE(with_strides(std::vector<std::int64_t>(known.rank(), 0))
-                      .starts_with(argument + "has stride"))
-          << argument << "one element for all";
-      if (spec.storage == InputStorage::kSparse) continue;
-      Layout holed = Layout::dense(known.dims());
-      holed.extents = {{0, 1}, {holed.elements() - 1, 1}};
-      EXPECT_EQ(refusal_with(item, spec.name, Tensor(known.type(), holed)),
-                argument + "is stored in 2 runs, must be in one");
+      const InputStorage storage = sound.input_spec(input.name).storage;
+      const std::vector<std::int64_t> zeros(known.dims.size(), 0);
+      refused(Layout::strided(known.dims, zeros), "has stride");
+      if (storage != InputStorage::kStrided) {
+        std::vector<std::int64_t> doubled = known.strides;
+        for (std::int64_t& stride : doubled) stride *= 2;
+        if (known.dims.back() > 1) refused(Layout::strided(known.dims, doubled), "has stride");
+      }
+      const bool may_miss = storage == InputStorage::kSparse || storage == InputStorage::kCache;
+      Layout longer = known;
+      longer.extents = {{0, 2 * known.span() + 1}};
+      refused(longer, "stores elements ");
+      if (may_miss) continue;
+      Layout holed = known;
+      holed.extents = {{0, 1}, {known.span() - 1, 1}};
+      refused(holed, "is stored in 2 runs, must be in one");
+      Layout late = known;
+      late.extents = {{1, known.span()}};
+      refused(late, "stores elements ");
     }
-  }
+}
+
+/// Whether a case is refused in the name of its stage, or judged and found right.
+void expect_refused_or_right(const Case& item, const std::string& what) {
+  const std::string message = refusal_of(item);
+  EXPECT_TRUE(message == "exact" || message == "allowed" ||
+              message.find(item.stage) != std::string::npos)
+      << item.stage << ", " << what << ": " << message;
+  EXPECT_EQ(message.find("viewed"), std::string::npos) << item.stage << ", " << what << message;
+}
+
+TEST(StageInputs, OtherExtentsAreRefusedOrTakenAsTheyAre) {
+  for (const Sound& sound : sound_cases())
+    for (const NamedTensor& input : sound.item.inputs)
+      for (std::size_t axis = 0; axis < input.tensor.rank(); ++axis)
+        for (const std::int64_t by : {-1, 1, 7}) {
+          std::vector<std::int64_t> dims = input.tensor.dims();
+          dims[axis] = std::max<std::int64_t>(dims[axis] + by, 0);
+          expect_refused_or_right(
+              with_input(sound.item, input.name, laid_out(input.tensor, Layout::dense(dims))),
+              fmt::format("{} with {} in dimension {}", input.name, dims[axis], axis));
+        }
+}
+
+TEST(StageInputs, ExtentsThatNothingIsStoredOfAreBounded) {
+  for (const Sound& sound : sound_cases())
+    for (const NamedTensor& input : sound.item.inputs)
+      for (std::size_t axis = 0; axis < input.tensor.rank(); ++axis) {
+        std::vector<std::int64_t> dims(input.tensor.rank(), 0);
+        dims[axis] = limits::kEmptyExtent + 1;
+        if (dims.size() == 1) continue;  // its elements are stored
+        EXPECT_EQ(refusal_with(sound.item, input.name,
+                               laid_out(input.tensor, {dims, Layout::dense(dims).strides, {}})),
+                  fmt::format("{}has 1048577 in dimension {}, the limit is 1048576 beside an empty"
+                              " one",
+                              argument(sound, input.name), axis));
+        dims.assign(dims.size(), 1);
+        dims[axis] = std::int64_t{1} << 31;
+        EXPECT_EQ(refusal_with(
+                      sound.item, input.name,
+                      laid_out(input.tensor,
+                               Layout::strided(dims, std::vector<std::int64_t>(dims.size(), 0)))),
+                  fmt::format("{}has 2147483648 in dimension {}, the limit is 2147483647",
+                              argument(sound, input.name), axis));
+      }
 }
 
 TEST(StageInputs, RowsMayLieApartButNotOverlap) {
-  const Case item = whole_case("final_norm");
+  const Case item = build_case(parse_line("stage=final_norm;seed=3;rows=2"));
   const std::int64_t hidden = item.input("ar").dim(1);
   const auto with_stride = [&](std::int64_t stride) {
     return refusal_with(item, "ar",
@@ -147,65 +299,102 @@ TEST(StageInputs, RowsMayLieApartButNotOverlap) {
                         hidden - 1, hidden));
 }
 
-TEST(StageInputs, MoreThan31BitsOfRowsAreRefusedBeforeAnythingIsAllocated) {
-  const Case item = whole_case("auxiliary_state");
-  constexpr std::int64_t kMany = std::int64_t{1} << 31;
-  for (const std::int64_t width : {0, 8})
-    EXPECT_EQ(refusal_with(item, "hidden",
-                           Tensor(DType::kBFloat16, Layout::strided({kMany, width}, {0, 1}))),
-              "auxiliary_state: hidden has 2147483648 in dimension 0, the limit is 2147483647");
+TEST(StageInputs, AxesOfOneNameHaveOneExtentAndTheOneThatAParameterSays) {
+  const Case norm = build_case(parse_line("stage=final_norm;seed=3;rows=2"));
+  const std::int64_t hidden = norm.input("ar").dim(1);
+  EXPECT_EQ(refusal_with(norm, "res", Tensor(DType::kBFloat16, Layout::dense({3, hidden}))),
+            "final_norm: res has 3 in dimension 0 (rows), must have 2 as ar has");
+  const Case layer = build_case(parse_line("stage=sparse_layer;seed=3;requests=2"));
+  EXPECT_EQ(refusal_of(with_scalar(layer, "rows", std::int64_t{1})),
+            "sparse_layer: rows is 1, must be 2, the extent of position");
 }
 
-std::string refusal_of_parameter(const std::string& stage, const std::string& key, Scalar value) {
-  Case item = whole_case(stage);
-  const auto known = std::find_if(item.scalars.begin(), item.scalars.end(),
-                                  [&](const NamedScalar& scalar) { return scalar.name == key; });
-  if (known == item.scalars.end()) return "there is no such parameter";
-  known->value = std::move(value);
-  return refusal_of(item);
+TEST(StageInputs, EveryParameterHasARange) {
+  for (const Sound& sound : sound_cases())
+    for (const NamedScalar& scalar : sound.item.scalars) {
+      if (scalar.name == "defect") continue;
+      const ScalarSpec& spec = sound.spec(sound.stage->scalars, scalar.name);
+      const auto refused = [&](Scalar value) {
+        const std::string message = refusal_of(with_scalar(sound.item, scalar.name, value));
+        EXPECT_TRUE(message.starts_with(argument(sound, scalar.name) + "is ")) << message;
+      };
+      if (spec.kind == ScalarSpec::Kind::kWord) {
+        refused(std::string("purple"));
+        continue;
+      }
+      if (spec.kind == ScalarSpec::Kind::kReal) {
+        refused(std::nan(""));
+        if (spec.least > -HUGE_VAL) refused(-HUGE_VAL);
+        if (spec.most < HUGE_VAL) refused(HUGE_VAL);
+        continue;
+      }
+      for (const std::int64_t value : {kLeast, spec.low == kLeast ? kLeast : spec.low - 1,
+                                       spec.high == kMost ? kMost : spec.high + 1, kMost})
+        if (value < spec.low || value > spec.high) refused(value);
+      for (const std::int64_t value : {spec.low, spec.high})
+        expect_refused_or_right(with_scalar(sound.item, scalar.name, value),
+                                fmt::format("{} {}", scalar.name, value));
+    }
 }
 
-TEST(StageInputs, ChainsOfMoreThanACaseCanHaveAreRefusedBeforeTheyAreMade) {
-  const auto refusal = [](const char* stage, const char* key, std::int64_t value) {
-    Case item = build_case(parse_line(std::string("stage=") + stage + ";seed=3"));
-    for (NamedScalar& scalar : item.scalars)
-      if (scalar.name == key) scalar.value = value;
-    return refusal_of(item);
-  };
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  for (const std::int64_t value : {std::int64_t{0}, std::int64_t{-1}, kMost}) {
-    EXPECT_EQ(refusal("sparse_layer", "ranks", value),
-              fmt::format("sparse_layer: ranks is {}, must be 1 to 8", value));
-    EXPECT_EQ(refusal("decode_step", "layers", value),
-              fmt::format("decode_step: layers is {}, must be 1 to 60", value));
-    EXPECT_EQ(refusal("decode_step", "steps", value),
-              fmt::format("decode_step: steps is {}, must be 1 to 64", value));
+TEST(StageInputs, ParametersOfAnotherKindAreRefused) {
+  for (const Sound& sound : sound_cases())
+    for (const NamedScalar& scalar : sound.item.scalars)
+      for (const Scalar& value :
+           {Scalar(std::int64_t{1}), Scalar(1.5), Scalar(std::string("purple"))}) {
+        if (value.index() == scalar.value.index()) continue;
+        if (scalar.name == "defect") continue;
+        const std::string message = refusal_of(with_scalar(sound.item, scalar.name, value));
+        EXPECT_TRUE(message.starts_with(
+            fmt::format("{}: parameter '{}' is not ", sound.stage->name, scalar.name)))
+            << message;
+      }
+}
+
+TEST(StageInputs, ADefectThatNobodyPlantsIsRefused) {
+  Case item = build_case(parse_line("stage=final_norm;seed=3;rows=2"));
+  item = with_scalar(item, "defect", std::string("eps_purple"));
+  try {
+    find_stage("final_norm").outputs(item);
+    FAIL() << "taken";
+  } catch (const Refusal& refusal) {
+    EXPECT_STREQ(refusal.what(),
+                 "final_norm: defect is 'eps_purple', must be none or gamma_length or eps_zero");
   }
-  EXPECT_EQ(refusal("decode_step", "aux_mask", -1),
-            "decode_step: aux_mask is -1, must be 0 to 9223372036854775807");
+}
+
+TEST(StageInputs, OutputsHaveALimit) {
+  Case item = build_case(parse_line("stage=token_rows;seed=3;requests=1;q_len=2;width=1"));
+  item = with_scalar(item, "q", std::int64_t{1} << 25);
+  item = with_scalar(item, "n", std::int64_t{1} << 25);
+  EXPECT_EQ(refusal_of(item),
+            "token_rows: output seq_lens has 33554432 elements of 4 bytes, the limit for all"
+            " outputs is 134217728 bytes");
 }
 
 TEST(StageInputs, ParametersThatDoNotFitAreRefused) {
+  const auto refusal = [](const std::string& line, const char* key, std::int64_t value) {
+    return refusal_of(with_scalar(build_case(parse_line(line)), key, value));
+  };
   constexpr std::int64_t kTwoTo32 = std::int64_t{1} << 32;
-  EXPECT_EQ(refusal_of_parameter("all_reduce", "tag", kTwoTo32 + 1),
+  EXPECT_EQ(refusal("stage=all_reduce;seed=3", "tag", kTwoTo32 + 1),
             "all_reduce: tag is 4294967297, must be -2147483648 to 2147483647");
-  for (const char* flag : {"renormalise", "shared"})
-    EXPECT_EQ(refusal_of_parameter("moe_route", flag, std::int64_t{2}),
-              fmt::format("moe_route: {} is 2, must be 0 or 1", flag));
-  EXPECT_EQ(refusal_of_parameter("step_counter", "blocks", std::int64_t{1} << 31),
+  EXPECT_EQ(refusal("stage=step_counter;seed=3", "blocks", std::int64_t{1} << 31),
             "step_counter: blocks is 2147483648, must be 1 to 1024");
-  EXPECT_EQ(refusal_of_parameter("expert_down", "wide_from", std::int64_t{0}),
-            "expert_down: wide_from is 0, must be at least 1");
-  EXPECT_EQ(refusal_of_parameter("expert_down", "wide_from", kTwoTo32), "exact");
-  const std::pair<const char*, const char*> gaps[] = {{"router", "out_row_gap"},
-                                                      {"moe_route", "out_row_gap"},
-                                                      {"mx_quant", "codes_row_gap"},
-                                                      {"final_norm", "out_row_gap"},
-                                                      {"auxiliary_state", "out_row_gap"}};
-  for (const auto& [stage, gap] : gaps)
-    for (const std::int64_t value : {std::int64_t{-1}, kMaxRowGap + 1, kTwoTo32})
-      EXPECT_EQ(refusal_of_parameter(stage, gap, value),
-                fmt::format("{}: {} is {}, must be 0 to 256", stage, gap, value));
+  EXPECT_EQ(refusal("stage=expert_down;seed=3;rows=2", "wide_from", kTwoTo32), "exact");
+  EXPECT_EQ(refusal("stage=attention_merge;seed=3;rows=2", "out_row_gap", 1),
+            "attention_merge: out_row_gap is 1, must be a multiple of 8");
+  EXPECT_EQ(refusal("stage=decode_step;seed=3", "layers", 61),
+            "decode_step: layers is 61, must be 1 to 60");
+  EXPECT_EQ(refusal("stage=index_select;seed=3", "block_size", std::int64_t{1} << 30),
+            "index_select: block_size is 1073741824, must be 128 to 128");
+  EXPECT_EQ(refusal("stage=index_select;seed=3", "ranks", 129),
+            "index_select: ranks is 129, must be 1 to 8");
+  for (const char* stage : {"token_rows", "qkv_projection", "o_projection", "page16_rebase",
+                            "router", "moe_route", "row_quant"})
+    for (const std::int64_t value : {std::int64_t{-2}, limits::kRowGap + 1, kTwoTo32})
+      EXPECT_EQ(refusal(fmt::format("stage={};seed=3", stage), "out_row_gap", value),
+                fmt::format("{}: out_row_gap is {}, must be 0 to 256", stage, value));
 }
 
 }  // namespace
