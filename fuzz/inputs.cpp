@@ -372,6 +372,21 @@ void check_outputs(std::string_view stage, std::span<const OutputSpec> specs) {
   }
 }
 
+namespace {
+
+/// A stage's outputs; a refusal of what it is made of gets its name too.
+std::vector<OutputSpec> named_outputs(std::string_view stage,
+                                      const decltype(Stage::outputs)& outputs, const Case& item) {
+  try {
+    return outputs(item);
+  } catch (const Refusal& refusal) {
+    if (std::string_view(refusal.what()).starts_with(fmt::format("{}: ", stage))) throw;
+    refuse("{}: {}", stage, refusal.what());
+  }
+}
+
+}  // namespace
+
 Stage with_checked_inputs(Stage stage) {
   Stage bare;
   bare.name = stage.name;
@@ -382,7 +397,7 @@ Stage with_checked_inputs(Stage stage) {
   bare.variant = stage.variant;
   stage.outputs = [bare = std::move(bare), inner = std::move(stage.outputs)](const Case& item) {
     if (!bare.inputs.empty()) check_inputs(bare, item);
-    auto specs = inner(item);
+    auto specs = named_outputs(bare.name, inner, item);
     check_outputs(bare.name, specs);
     return specs;
   };

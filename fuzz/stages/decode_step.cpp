@@ -460,7 +460,11 @@ Stage decode_step_stage() {
   stage.dimensions.insert(stage.dimensions.end(), shared.begin(), shared.end());
   list_step_inputs(stage, "s#.");
   for (const char* name : {"s#.hidden", "s#.residual", "s#.embedding"})
-    stage.inputs.push_back({name, {DType::kBFloat16}, {"ranks", "s#.rows", "hidden"}});
+    stage.inputs.push_back({name,
+                            {DType::kBFloat16},
+                            {"ranks", "s#.rows", "hidden"},
+                            InputStorage::kDense,
+                            name == std::string_view("s#.embedding")});
   list_layer_inputs(stage, "l#.");
   stage.inputs.push_back({"final_gamma", {DType::kBFloat16}, {"hidden"}});
   stage.inputs.push_back({"step", {DType::kInt32}, {"counters"}});

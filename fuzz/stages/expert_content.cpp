@@ -307,10 +307,14 @@ void add_expert_weights(Case& item, const Params& params, const Routing& routing
 void add_expert_inputs(Stage& stage, std::string_view weight, std::string_view scale) {
   const bool first = weight == "w13";
   const std::vector<DType> bytes{DType::kUInt8};
-  stage.inputs.push_back(
-      {weight, bytes, {"experts", "rows of an expert", "bytes of a row"}, InputStorage::kSparse});
-  stage.inputs.push_back(
-      {scale, bytes, {"rows of all experts", "scales of a row"}, InputStorage::kSparse});
+  stage.inputs.push_back({std::string(weight),
+                          bytes,
+                          {"experts", "rows of an expert", "bytes of a row"},
+                          InputStorage::kSparse});
+  stage.inputs.push_back({std::string(scale),
+                          bytes,
+                          {"rows of all experts", "scales of a row"},
+                          InputStorage::kSparse});
   stage.inputs.push_back({first ? "shared_w13" : "shared_w2",
                           bytes,
                           {"rows of an expert", "k"},

@@ -37,8 +37,11 @@ std::vector<std::string> dimensions_of(const std::string& stage) {
   if (stage == "fp8_attention_partition")
     return {";rows=2;scales=powers", ";rows=2;scales=powers;contract=mono,kv_layout=dense"};
   if (stage == "qkv_projection" || stage == "o_projection") return {";tokens=2"};
-  if (stage == "sparse_layer") return {";requests=2;shared=separate"};
-  if (stage == "decode_step") return {";requests=2;dense_layers=1;shared=separate"};
+  if (stage == "sparse_layer")
+    return {";requests=2;shared=separate", ";requests=2;contract=mono,kv_layout=dense"};
+  if (stage == "decode_step")
+    return {";requests=2;dense_layers=1;shared=separate",
+            ";requests=2;contract=mono,kv_layout=dense"};
   const Stage& known = find_stage(stage);
   const bool has_rows =
       std::any_of(known.dimensions.begin(), known.dimensions.end(),
@@ -359,7 +362,8 @@ TEST(StageInputs, ADefectThatNobodyPlantsIsRefused) {
     FAIL() << "taken";
   } catch (const Refusal& refusal) {
     EXPECT_STREQ(refusal.what(),
-                 "final_norm: defect is 'eps_purple', must be none or gamma_length or eps_zero");
+                 "final_norm: defect is 'eps_purple', must be none or hidden_not_whole_threads or"
+                 " gamma_length or eps_zero");
   }
 }
 
