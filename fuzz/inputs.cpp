@@ -374,11 +374,11 @@ void check_outputs(std::string_view stage, std::span<const OutputSpec> specs) {
 
 namespace {
 
-/// A stage's outputs; a refusal of what it is made of gets its name too.
-std::vector<OutputSpec> named_outputs(std::string_view stage,
-                                      const decltype(Stage::outputs)& outputs, const Case& item) {
+/// Calls a function of a stage; a refusal of something that the stage is made of gets its name too.
+template <class Call>
+auto in_the_name_of(std::string_view stage, Call call) {
   try {
-    return outputs(item);
+    return call();
   } catch (const Refusal& refusal) {
     if (std::string_view(refusal.what()).starts_with(fmt::format("{}: ", stage))) throw;
     refuse("{}: {}", stage, refusal.what());
@@ -397,9 +397,13 @@ Stage with_checked_inputs(Stage stage) {
   bare.variant = stage.variant;
   stage.outputs = [bare = std::move(bare), inner = std::move(stage.outputs)](const Case& item) {
     if (!bare.inputs.empty()) check_inputs(bare, item);
-    auto specs = named_outputs(bare.name, inner, item);
+    auto specs = in_the_name_of(bare.name, [&] { return inner(item); });
     check_outputs(bare.name, specs);
     return specs;
+  };
+  stage.reference = [name = stage.name, inner = std::move(stage.reference)](const Case& item,
+                                                                            Outputs& out) {
+    in_the_name_of(name, [&] { inner(item, out); });
   };
   return stage;
 }

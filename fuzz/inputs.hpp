@@ -25,7 +25,7 @@ void check_inputs(const Stage& stage, const Case& item);
 void check_outputs(std::string_view stage, std::span<const OutputSpec> specs);
 
 /// The stage with `check_inputs` before its `outputs` and `check_outputs` behind it; without the
-/// first if it lists no inputs. Every refusal of its outputs names it.
+/// first if it lists no inputs. Every refusal of outputs and reference names it.
 Stage with_checked_inputs(Stage stage);
 
 /// Types of an input that is E4M3FN or E4M3FNUZ by the contract.

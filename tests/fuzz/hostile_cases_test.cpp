@@ -141,7 +141,7 @@ std::vector<std::string> listing_stages() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, HostileCases, testing::ValuesIn(listing_stages()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& stage) { return stage.param; });
 
 }  // namespace
 }  // namespace monoref
