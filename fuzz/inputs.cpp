@@ -253,8 +253,7 @@ void check_runs(const std::string& argument, const Layout& layout) {
     end = std::max(end, reach);
   }
   if (layout.span() > end)
-    refuse("{} stores elements up to {}, its dims and strides end at {}", argument,
-           layout.span() - 1, end - 1);
+    refuse("{} stores elements up to {}, must end at {}", argument, layout.span() - 1, end - 1);
 }
 
 void Check::check_storage(const std::string& argument, InputStorage storage, const Layout& layout) {

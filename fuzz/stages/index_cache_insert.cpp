@@ -204,14 +204,16 @@ void launch_as(const Case& item, const Launcher& launcher, const char* kernel) {
   constexpr std::int64_t kThreads = 64;
   const std::int64_t per_row =
       std::min<std::int64_t>(launcher.wave(), std::max<std::int64_t>(cache.dim(2), 1));
-  const std::int64_t blocks = (keys.dim(0) * per_row + kThreads - 1) / kThreads;
+  // Keys without dims are none, whatever the cache has.
+  const std::int64_t rows = keys.empty() ? 0 : keys.dim(0);
+  const std::int64_t blocks = (rows * per_row + kThreads - 1) / kThreads;
   launcher.run(
       kernel,
       device::Grid{
           .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, 1024)),
           .threads_x = kThreads},
       launcher.address<const Element>("index_k"), keys.layout().strides[0],
-      keys.layout().strides[1], keys.dim(0), launcher.address<const Slot>("slot_mapping"),
+      keys.layout().strides[1], rows, launcher.address<const Slot>("slot_mapping"),
       slots.layout().strides[0], slots.dim(0), launcher.address<Element>("out.index_cache"),
       cache.layout().strides[0], cache.layout().strides[1], cache.dim(0) * cache.dim(1),
       static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)));
@@ -283,8 +285,9 @@ std::optional<std::string> only_named_slots_change(const Case& item, const Outpu
   const auto size = static_cast<std::int64_t>(before.element_size());
   const auto values = slot_values(item);
   std::set<std::int64_t> owned;  // element offsets
+  const std::int64_t rows = keys.empty() ? 0 : keys.dim(0);
   for (std::int64_t row = 0;
-       row < std::min<std::int64_t>(keys.dim(0), static_cast<std::int64_t>(values.size())); ++row) {
+       row < std::min<std::int64_t>(rows, static_cast<std::int64_t>(values.size())); ++row) {
     const std::int64_t slot = values[static_cast<std::size_t>(row)];
     if (slot < 0 || slot >= before.dim(0) * before.dim(1)) continue;
     for (std::int64_t dim = 0; dim < before.dim(2); ++dim) {
