@@ -19,6 +19,9 @@ double seconds_since(Clock::time_point start) {
 /// Properties and reused buffers cost several runs; every fourth case of a contract pays for them.
 constexpr std::uint64_t kDeepEvery = 4;
 
+/// Every try that hangs takes its whole time.
+constexpr int kHungTries = 3;
+
 /// A companion for the reused-buffers step: another case of the same stage and contract.
 Case companion_of(const Draw& draw, const Companion& companion) {
   const Draw other = draw_case(*draw.stage, ~companion.seed, companion.index, draw.contract);
@@ -109,8 +112,10 @@ Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier
   // Most failures need no companion; drop it if the case fails alone.
   const std::optional<Companion> needed =
       earlier && fails(judge(draw.params, std::nullopt)) ? std::nullopt : earlier;
+  ShrinkBudget affordable = budget;
+  if (failure.verdict() == Verdict::kHung) affordable.tries = std::min(budget.tries, kHungTries);
   const Shrunken best = shrink(
-      draw.params, [&](const Params& params) { return fails(judge(params, needed)); }, budget);
+      draw.params, [&](const Params& params) { return fails(judge(params, needed)); }, affordable);
   return {judge(best.params, needed), failure.repro, best.tries, {}};
 }
 

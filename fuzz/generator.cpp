@@ -16,14 +16,13 @@ rc::Gen<std::int64_t> values_of(const Dimension& dimension) {
       {{3, range}, {2, rc::gen::elementOf(dimension.edges)}});
 }
 
-/// Simpler neighbours: each dimension alone set to its simplest value or moved towards it.
+/// Simpler neighbours: each dimension alone set to a simpler value that it may have.
 rc::Seq<Params> simpler(const Params& params) {
   std::vector<Params> candidates;
   for (std::size_t i = 0; i < params.values().size(); ++i) {
-    auto towards = rc::shrink::towards(params.values()[i], params.dimensions()[i].simplest);
-    for (auto value = towards.next(); value; value = towards.next()) {
+    for (const std::int64_t value : params.dimensions()[i].simpler_than(params.values()[i])) {
       Params candidate = params;
-      candidate.values()[i] = *value;
+      candidate.values()[i] = value;
       candidates.push_back(std::move(candidate));
     }
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+#include <limits>
 
 #include "reference/error.hpp"
 
@@ -12,6 +14,9 @@ template <class Number>
 Number parse_number(std::string_view text, std::string_view what) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range)
+    refuse("line: {} is {}, must be {} to {}", what, text, std::numeric_limits<Number>::min(),
+           std::numeric_limits<Number>::max());
   if (error != std::errc{} || end != text.data() + text.size())
     refuse("line: {} is '{}', must be a whole number", what, text);
   return value;
@@ -26,11 +31,9 @@ std::int64_t parse_value(const Dimension& dimension, std::string_view text) {
     return found - dimension.words.begin();
   }
   const auto value = parse_number<std::int64_t>(text, dimension.name);
-  const std::int64_t high = std::max(dimension.high, dimension.most);
-  const bool edge =
-      std::find(dimension.edges.begin(), dimension.edges.end(), value) != dimension.edges.end();
-  if (!edge && (value < dimension.low || value > high))
-    refuse("line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low, high,
+  if (!dimension.has(value))
+    refuse("line: {} is {}, must be {} to {}{}", dimension.name, value, dimension.low,
+           std::max(dimension.high, dimension.most),
            dimension.edges.empty()
                ? ""
                : fmt::format(" or one of {}", fmt::join(dimension.edges, ", ")));
@@ -43,6 +46,25 @@ Dimension Dimension::choice(std::string_view name, std::vector<std::string_view>
                             std::string_view meaning) {
   const auto last = static_cast<std::int64_t>(words.size()) - 1;
   return {name, 0, 0, last, {}, std::move(words), meaning};
+}
+
+bool Dimension::has(std::int64_t value) const {
+  return (value >= low && value <= std::max(high, most)) ||
+         std::find(edges.begin(), edges.end(), value) != edges.end();
+}
+
+std::vector<std::int64_t> Dimension::simpler_than(std::int64_t value) const {
+  const auto distance = [this](std::int64_t v) { return std::abs(v - simplest); };
+  std::vector<std::int64_t> values{simplest, low, high};
+  values.insert(values.end(), edges.begin(), edges.end());
+  for (std::int64_t step = (value - simplest) / 2; step != 0; step /= 2)
+    values.push_back(value - step);
+  std::erase_if(values, [&](std::int64_t v) { return !has(v) || distance(v) >= distance(value); });
+  std::sort(values.begin(), values.end(), [&](std::int64_t a, std::int64_t b) {
+    return std::pair(distance(a), a) < std::pair(distance(b), b);
+  });
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
 }
 
 Params::Params(const std::vector<Dimension>& dimensions) : dimensions_(&dimensions) {
@@ -70,6 +92,7 @@ void Params::set(std::string_view name, std::int64_t value) {
 
 CaseLine parse_line(std::string_view line) {
   CaseLine parsed;
+  std::vector<std::string_view> names;
   for (std::string_view rest = line; !rest.empty();) {
     const std::size_t end = std::min(rest.find(';'), rest.size());
     const std::string_view item = rest.substr(0, end);
@@ -79,6 +102,9 @@ CaseLine parse_line(std::string_view line) {
       refuse("line: '{}' is not name=value", item);
     const std::string_view name = item.substr(0, equals);
     const std::string_view value = item.substr(equals + 1);
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      refuse("line: '{}' is given twice", name);
+    names.push_back(name);
     if (name == "stage") {
       parsed.stage = value;
     } else if (name == "contract") {
@@ -87,6 +113,7 @@ CaseLine parse_line(std::string_view line) {
       parsed.seed = parse_number<std::uint64_t>(value, "seed");
     } else if (name == "gen") {
       parsed.generator_version = parse_number<std::uint32_t>(value, "gen");
+      if (parsed.generator_version == 0) refuse("line: gen is 0, must be 1 or more");
     } else if (name == "earlier") {
       const std::size_t colon = std::min(value.find(':'), value.size());
       parsed.earlier =
@@ -94,8 +121,6 @@ CaseLine parse_line(std::string_view line) {
                     parse_number<std::uint64_t>(value.substr(std::min(colon + 1, value.size())),
                                                 "earlier (SEED:INDEX)")};
     } else {
-      for (const auto& [known, unused] : parsed.settings)
-        if (known == name) refuse("line: '{}' is given twice", name);
       parsed.settings.emplace_back(name, value);
     }
   }

@@ -11,12 +11,13 @@
 
 namespace monoref {
 
-/// One dimension of a stage's generator.
+/// One dimension of a stage's generator. Its legal values, which are drawn, shrunk through and
+/// named in lines alike, are those of `has`.
 struct Dimension {
   std::string_view name;
   std::int64_t simplest = 0;  ///< what shrinking aims at and what a line may leave out
-  std::int64_t low = 0;       ///< smallest legal value
-  std::int64_t high = 0;      ///< largest legal value; keep it small, cases per second depend on it
+  std::int64_t low = 0;       ///< smallest value of the range that is drawn from
+  std::int64_t high = 0;      ///< largest of it; keep it small, cases per second depend on it
   /// Edge values, taken two times out of five; they may lie beyond `high`.
   std::vector<std::int64_t> edges;
   std::vector<std::string_view> words;  ///< if any: values are indices into this list
@@ -27,6 +28,12 @@ struct Dimension {
   /// A dimension whose values have names; the first is the simplest.
   static Dimension choice(std::string_view name, std::vector<std::string_view> words,
                           std::string_view meaning);
+
+  /// Whether a case may have this value: `low` to the larger of `high` and `most`, or an edge.
+  bool has(std::int64_t value) const;
+  /// Legal values that are nearer to the simplest than this one, the nearest first: few enough to
+  /// try all, and so chosen that trying again from one that serves finds the smallest that does.
+  std::vector<std::int64_t> simpler_than(std::int64_t value) const;
 };
 
 /// One value for each dimension of a stage, in the stage's order.

@@ -181,9 +181,15 @@ Contract Contract::parse(std::string_view text) {
     refuse("contract: no preset '{}'; the presets are {}", name,
            joined(presets(), [](const Preset& p) { return p.name; }));
   Contract contract = preset->contract;
+  std::vector<std::string_view> given;
   while (text.find(',') != std::string_view::npos) {
     text.remove_prefix(text.find(',') + 1);
-    apply(contract, text.substr(0, text.find(',')));
+    const std::string_view assignment = text.substr(0, text.find(','));
+    const std::string_view field = assignment.substr(0, assignment.find('='));
+    if (std::find(given.begin(), given.end(), field) != given.end())
+      refuse("contract: '{}' is given twice", field);
+    given.push_back(field);
+    apply(contract, assignment);
   }
   return contract;
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "fuzz/random.hpp"
+
 namespace monoref {
 namespace {
 
@@ -69,6 +71,64 @@ const std::vector<Dimension>& plane() {
                                            {"y", 1, 1, 100, {}, {}, ""},
                                            Dimension::choice("kind", {"plain", "odd"}, "")};
   return list;
+}
+
+/// Some answer that depends on all values, "it still fails" more often than not.
+bool seems_to_fail(const Params& params) {
+  std::uint64_t hash = 0;
+  for (const std::int64_t value : params.values())
+    hash = CounterRandom::hash(fmt::format("{} {}", hash, value));
+  return hash % 4 != 0;
+}
+
+TEST_P(EveryStage, WhateverShrinkingTriesIsACaseWithALine) {
+  for (std::uint64_t index = 0; index < 40; ++index) {
+    const Draw draw = draw_case(*GetParam(), 11, index, std::nullopt);
+    const Shrunken found = shrink(draw.params,
+                                  [&](const Params& params) {
+                                    const std::string line =
+                                        format_line(GetParam()->name, draw.contract, draw.seed,
+                                                    GetParam()->generator_version, params);
+                                    try {
+                                      Params again(GetParam()->dimensions);
+                                      apply_settings(again, parse_line(line));
+                                      EXPECT_EQ(again, params) << line;
+                                    } catch (const Refusal& refusal) {
+                                      ADD_FAILURE() << line << ": " << refusal.what();
+                                    }
+                                    return seems_to_fail(params);
+                                  },
+                                  {.tries = 200, .seconds = 1e9});
+    const Case first = build_case(*GetParam(), found.params, draw.contract, draw.seed);
+    const Case second = build_case(parse_line(first.line));
+    EXPECT_EQ(second.line, first.line);
+    ASSERT_EQ(second.inputs.size(), first.inputs.size()) << first.line;
+    for (std::size_t i = 0; i < first.inputs.size(); ++i)
+      EXPECT_EQ(second.inputs[i].tensor.image(), first.inputs[i].tensor.image()) << first.line;
+  }
+}
+
+TEST(Shrink, GoesThroughValuesThatTheDimensionHas) {
+  const std::vector<Dimension> rows{{"rows", 1, 0, 5, {0, 11, 12, 17}, {}, "", 8}};
+  Params failing(rows);
+  failing.set("rows", 17);
+  std::set<std::int64_t> tried;
+  const auto smallest = [&](std::int64_t least) {
+    return shrink(failing,
+                  [&](const Params& p) {
+                    tried.insert(p["rows"]);
+                    return p["rows"] >= least;
+                  },
+                  {})
+        .params["rows"];
+  };
+  EXPECT_EQ(smallest(4), 4);
+  EXPECT_EQ(smallest(6), 6);  // a line may name it, if nothing draws it
+  EXPECT_EQ(smallest(9), 11);
+  EXPECT_EQ(smallest(12), 12);
+  EXPECT_EQ(smallest(13), 17);
+  for (const std::int64_t value : tried)
+    EXPECT_TRUE((value >= 0 && value <= 8) || value == 11 || value == 12) << value;
 }
 
 TEST(Shrink, EndsAtTheSmallestFailure) {

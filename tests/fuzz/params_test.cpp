@@ -76,6 +76,27 @@ TEST(Line, RefusalsNameArgumentValueAndLimit) {
             "contract: no preset 'nono'; the presets are mono, aiter-gluon, vllm-triton");
 }
 
+TEST(Line, NothingIsSaidTwice) {
+  EXPECT_EQ(refusal_of("stage=s;stage=t"), "line: 'stage' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;seed=1;seed=1"), "line: 'seed' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;gen=1;gen=2"), "line: 'gen' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;contract=mono;contract=mono"), "line: 'contract' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;earlier=1:2;earlier=1:2"), "line: 'earlier' is given twice");
+  EXPECT_EQ(refusal_of("stage=s;contract=mono,kv_layout=dense,kv_layout=interleaved"),
+            "contract: 'kv_layout' is given twice");
+}
+
+TEST(Line, NumbersHaveLimits) {
+  EXPECT_EQ(refusal_of("stage=s;seed=18446744073709551616"),
+            "line: seed is 18446744073709551616, must be 0 to 18446744073709551615");
+  EXPECT_EQ(refusal_of("stage=s;requests=-9223372036854775809"),
+            "line: requests is -9223372036854775809, must be -9223372036854775808 to "
+            "9223372036854775807");
+  EXPECT_EQ(refusal_of("stage=s;gen=4294967296"),
+            "line: gen is 4294967296, must be 0 to 4294967295");
+  EXPECT_EQ(refusal_of("stage=s;gen=0"), "line: gen is 0, must be 1 or more");
+}
+
 TEST(Line, ALineMayNameSizesThatAreNotDrawn) {
   const std::vector<Dimension> sizes{{"experts", 2, 1, 6, {9}, {}, "", 128}};
   Params params(sizes);
