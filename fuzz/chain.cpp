@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <set>
 
@@ -241,8 +243,28 @@ bool nothing_planted(std::string_view) {
 
 }  // namespace
 
+std::vector<const Stage*> link_stages(const Stage& chain) {
+  const Case simplest =
+      build_case(chain, Params(chain.dimensions), Contract::parse(chain.contracts.front()), 0);
+  std::vector<const Stage*> stages;
+  for (const ChainLink& link : links_of(chain, simplest)) stages.push_back(&find_stage(link.stage));
+  return stages;
+}
+
 void as_chain(Stage& stage) {
   const auto links = stage.chain;
+  // The registry knows the links' stages, but not before it is complete.
+  struct Links {
+    std::once_flag once;
+    std::vector<const Stage*> stages;
+  };
+  stage.has_kernels = [name = stage.name,
+                       known = std::make_shared<Links>()](const Contract& wanted) {
+    std::call_once(known->once, [&] { known->stages = link_stages(find_stage(name)); });
+    return std::all_of(known->stages.begin(), known->stages.end(), [&](const Stage* link) {
+      return !link->has_kernels || link->has_kernels(wanted);
+    });
+  };
   stage.outputs = [links](const Case& item) {
     return chain_outputs(item, links(item, nothing_planted));
   };

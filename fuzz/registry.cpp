@@ -24,7 +24,7 @@ namespace monoref {
 MONOREF_STAGES(MONOREF_DECLARE)
 
 const std::vector<Stage>& all_stages() {
-#define MONOREF_CALL(name) with_checked_inputs(name##_stage()),
+#define MONOREF_CALL(name) with_checked_contract(with_checked_inputs(name##_stage())),
   static const std::vector<Stage> stages{MONOREF_STAGES(MONOREF_CALL)};
   return stages;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fuzz/chain.hpp"
+
 namespace monoref {
 
 Launcher::Launcher(device::Backend& backend,
@@ -41,6 +43,29 @@ const Tensor& output(const Outputs& outputs, std::string_view name) {
   for (const NamedTensor& item : outputs)
     if (item.name == name) return item.tensor;
   refuse("the stage has no output '{}'", name);
+}
+
+std::optional<std::string> contract_refusal(const Stage& stage, const Contract& contract) {
+  std::vector<const Stage*> stages;
+  if (stage.chain) stages = link_stages(stage);
+  stages.push_back(&stage);
+  try {
+    for (const Stage* part : stages)
+      if (part->check_contract) part->check_contract(contract);
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return std::nullopt;
+}
+
+Stage with_checked_contract(Stage stage) {
+  if (!stage.check_contract) return stage;
+  stage.outputs = [check = stage.check_contract,
+                   inner = std::move(stage.outputs)](const Case& item) {
+    check(item.contract);
+    return inner(item);
+  };
+  return stage;
 }
 
 const Stage& find_stage(std::string_view name) {

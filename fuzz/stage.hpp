@@ -193,6 +193,9 @@ struct Stage {
   std::vector<Dimension> dimensions;
   /// Contracts that a campaign takes in turn when none is named; the default first.
   std::vector<std::string_view> contracts = {"mono"};
+  /// Refuses a contract that the stage has no form for, and says why. Empty: it takes every one.
+  /// The registry makes `outputs` ask it first; a chain has those of its links.
+  std::function<void(const Contract&)> check_contract;
 
   /// All that a case may have; see InputSpec. The registry makes `outputs` refuse others, before
   /// the stage looks at any. No inputs listed: the stage sees to all of that itself.
@@ -229,6 +232,11 @@ struct Stage {
   std::uint64_t golden_cases = 16;
   std::int64_t golden_bytes = std::numeric_limits<std::int64_t>::max();
 };
+
+/// Why a stage, or a link of its simplest case, has no form for a contract; nothing if it has one.
+std::optional<std::string> contract_refusal(const Stage& stage, const Contract& contract);
+/// The same stage, with `outputs` refusing what `check_contract` does.
+Stage with_checked_contract(Stage stage);
 
 /// All stages, in the order of the decode step.
 const std::vector<Stage>& all_stages();

@@ -12,14 +12,6 @@ namespace {
 
 constexpr std::string_view kStage = "fp8_attention_partition";
 
-void check_contract(const Contract& contract) {
-  if (contract.attention_plan != AttentionPlan::kPartitions)
-    refuse("{}: attention_plan must be partitions", kStage);
-  if (contract.attention_operands != AttentionOperands::kFp8)
-    refuse("{}: attention_operands must be fp8", kStage);
-  static_cast<void>(fp8_maximum(contract));
-}
-
 KvPageShape geometry(const Fp8AttentionPartitionInput& input) {
   const KvPageShape shape =
       attention_cache_shape(kStage, input.caches, input.q.dim(2), input.contract);
@@ -112,8 +104,17 @@ void check_output(const Fp8AttentionPartitionInput& input,
 
 }  // namespace
 
+void check_partition_contract(const Contract& contract) {
+  if (contract.attention_plan != AttentionPlan::kPartitions)
+    refuse("{}: attention_plan is {}, must be partitions", kStage,
+           contract.attention_plan == AttentionPlan::kSplits ? "splits" : "chunks");
+  if (contract.attention_operands != AttentionOperands::kFp8)
+    refuse("{}: attention_operands is bf16, must be fp8", kStage);
+  static_cast<void>(fp8_maximum(contract));
+}
+
 Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionPartitionInput& input) {
-  check_contract(input.contract);
+  check_partition_contract(input.contract);
   const KvPageShape shape = geometry(input);
   const std::int64_t rows = input.q.dim(0);
   const std::int64_t pages = input.sparse_block_table.dim(2);

@@ -34,13 +34,17 @@ struct Fp8AttentionPartitionShape {
   std::array<std::int64_t, 3> m{};  ///< of m and of l
 };
 
+/// Refuses a contract whose attention is not dealt in partitions or not of FP8 operands, and one
+/// that `fp8_maximum` refuses.
+void check_partition_contract(const Contract& contract);
+
 /// The output shapes, after every check of the input; partitions = ceil(16 * pages / 256).
 ///
-/// Refuses: a contract whose attention is not dealt in partitions or not of FP8 operands; what
-/// `attention_cache_shape` refuses; heads that are not whole groups of kv_heads; pages that do not
-/// divide 256 keys; tables and contexts of other row counts than q; a context that is negative or
-/// longer than the table; a page below the context that the caches do not have or do not store, or
-/// that is a page of V; and under the contract's `kept` caches that do not store page 0.
+/// Refuses: what `check_partition_contract` and `attention_cache_shape` refuse; heads that are not
+/// whole groups of kv_heads; pages that do not divide 256 keys; tables and contexts of other row
+/// counts than q; a context that is negative or longer than the table; a page below the context
+/// that the caches do not have or do not store, or that is a page of V; and under the contract's
+/// `kept` caches that do not store page 0.
 Fp8AttentionPartitionShape fp8_attention_partition_shape(const Fp8AttentionPartitionInput& input);
 
 /// The definition. Every kv head has its own selection (bug case S10); a stride of 0 shares one.

@@ -26,7 +26,18 @@ std::pair<std::uint64_t, std::uint64_t> parse_shard(const std::string& text) {
   refuse("--shard: '{}' must be i/n with i below n", text);
 }
 
-/// The selected stages, without those that a plugin does not offer.
+/// Takes out the stages that have no form for a contract, and says so.
+void drop_stages_without(const Contract& contract, std::vector<const Stage*>& stages) {
+  std::erase_if(stages, [&](const Stage* stage) {
+    const auto why = contract_refusal(*stage, contract);
+    if (why) fmt::print("fuzz: {} is left out: {}\n", stage->name, *why);
+    return why.has_value();
+  });
+  if (stages.empty()) refuse("--contract: no selected stage has a form for '{}'", contract.text());
+}
+
+/// The selected stages, without those that a plugin does not offer or that have no form for the
+/// contract.
 std::vector<const Stage*> offered_stages(const CommonOptions& common,
                                          const std::vector<Runner*>& runners) {
   std::vector<const Stage*> stages = select_stages(common.stages);
@@ -36,6 +47,7 @@ std::vector<const Stage*> offered_stages(const CommonOptions& common,
   if (stages.empty())
     throw device::Unavailable{
         fmt::format("{} offers none of the stages '{}'", runners.front()->name(), common.stages)};
+  if (const auto contract = common.parsed_contract()) drop_stages_without(*contract, stages);
   return stages;
 }
 

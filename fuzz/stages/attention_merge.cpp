@@ -41,7 +41,7 @@ Tensor drawn(DType type, std::vector<std::int64_t> dims,
   return drawn_tensor(type, Layout::dense(std::move(dims)), draw);
 }
 
-Case build(const Params& params, const Contract&, std::uint64_t seed) {
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom weight_random(seed, "weights");
   CounterRandom o_random(seed, "o");
   const std::int64_t rows = params["rows"];
@@ -65,7 +65,9 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
     return weight == kMasked ? 0u : code;
   };
   Case item;
-  const std::string defect(params.word("defect"));
+  // Where m is a logarithm of sums, nobody reads l.
+  const bool reads_l = contract.merge_weights == MergeWeights::kMaxAndSum;
+  const std::string defect(reads_l ? params.word("defect") : "none");
   const std::int64_t l_heads = heads + (defect == "heads_of_l" ? 1 : 0);
   l.resize(static_cast<std::size_t>(rows * parts * l_heads), 1.0f);
   item.scalars = {{"out_row_gap", 8 * params["out_row_gap"]}, {"defect", defect}};

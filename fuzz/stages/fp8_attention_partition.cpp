@@ -486,6 +486,7 @@ Stage fp8_attention_partition_stage() {
                      "mono,v_past_context=kept",
                      "mono,fp8_overflow=saturate",
                      "mono,kv_layout=dense,fp8_encoding=e4m3fnuz,fp8_max=240"};
+  stage.check_contract = check_partition_contract;
   stage.dimensions = {
       {"rows", 1, 0, 3, {0, 1, 2}, {}, "query rows"},
       {"kv_heads", 1, 1, 2, {1, 1}, {}, "K/V heads"},

@@ -207,9 +207,12 @@ void LayerContent::add_fp8_weight(const std::string& name, const std::string& sc
 }
 
 /// Experts with weights: the last one and the first `live_experts`. Those include the placeholder
-/// ids of shape inference and the experts that a row of NaN selects where no bias decides.
+/// ids of shape inference and the experts that a row of NaN selects where no bias decides: the
+/// first ones, or as many of the last where equal keys go to the higher expert.
 bool LayerContent::is_live(std::int64_t expert) const {
-  return expert >= shape_.n_routed - 1 || expert < params_["live_experts"];
+  const bool higher_first = item_.contract.routing_key == RoutingKey::kPlainHigherId;
+  const std::int64_t last = higher_first ? shape_.top_k : 1;
+  return expert >= shape_.n_routed - last || expert < params_["live_experts"];
 }
 
 void LayerContent::add_stack(const std::string& weight, const std::string& scale,

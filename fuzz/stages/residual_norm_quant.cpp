@@ -202,6 +202,7 @@ Stage residual_norm_quant_stage() {
                      "mono,fp8_max=240",
                      "mono,fp8_encoding=e4m3fnuz,fp8_max=240",
                      "mono,fp8_encoding=e4m3fnuz,fp8_overflow=saturate,fp8_max=224"};
+  stage.check_contract = [](const Contract& contract) { static_cast<void>(fp8_maximum(contract)); };
   stage.dimensions = {
       {"rows", 1, 0, 3, {0, 1, 17}, {}, "tokens"},
       {"threads", 1, 1, 32, {1, 8, 31, 32, 33, 64, 96, 768}, {}, "hidden / 8"},

@@ -121,6 +121,7 @@ Stage row_quant_stage() {
   stage.source = "mono-decode section 6";
   stage.contracts = {"mono", "mono,fp8_overflow=saturate", "mono,fp8_encoding=e4m3fnuz,fp8_max=240",
                      "mono,fp8_max=224"};
+  stage.check_contract = [](const Contract& contract) { static_cast<void>(fp8_maximum(contract)); };
   stage.dimensions = {
       {"rows", 1, 0, 5, {0, 1, 16}, {}, "query rows"},
       {"width_units", 1, 1, 40, {1, 16, 64, 65, 256}, {}, "elements of a row, in eights"},
