@@ -2,7 +2,7 @@
 //
 //   host   g++ -x c++; once for waves of 64, once for 32, once for 64 with the planted faults
 //   HIP    clang -x hip for gfx942 and gfx950, waves of 64
-//   CUDA   nvcc -x cu for sm_90, waves of 32
+//   CUDA   nvcc -x cu for sm_90, waves of 32; once as shipped, once with the planted faults
 //
 // A kernel file reads
 //
@@ -17,8 +17,8 @@
 //
 // Functions that kernels call are written `MONOREF_DEVICE int f(int x)`, templates as
 // `template <class T> MONOREF_DEVICE T f(T x)`. A class with member functions lives in an unnamed
-// namespace, its members marked MONOREF_MEMBER. Both rules serve the same end: the three host
-// variants of a text are linked into one program, so nothing in it may have external linkage.
+// namespace, its members marked MONOREF_MEMBER. Both rules serve the same end: several variants of a
+// text are linked into one program, so nothing in it may have external linkage.
 //
 // The strict rule, which the host executor enforces and every kernel must obey:
 //   * a barrier is reached, at one and the same place in the text, by all live threads of the

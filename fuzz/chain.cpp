@@ -48,11 +48,15 @@ bool updates_in_place(const ChainLink& link, std::string_view tensor) {
                      [&](const ChainRead& read) { return read.tensor == tensor; });
 }
 
-/// The layout [parts, ...] of which `part` is one slice; `part` itself where there are none.
-Layout whole_layout(const Layout& part, std::int64_t parts) {
-  if (parts == 0) return part;
-  std::vector<std::int64_t> dims{parts};
-  dims.insert(dims.end(), part.dims.begin(), part.dims.end());
+/// The layout of which `part` is one slice, with their number as its leading dim or in the first
+/// one; `part` itself where there are none.
+Layout whole_layout(const Layout& part, const ChainWrite& write) {
+  if (write.parts == 0) return part;
+  std::vector<std::int64_t> dims = part.dims;
+  if (write.is_joined)
+    dims.at(0) *= write.parts;
+  else
+    dims.insert(dims.begin(), write.parts);
   return Layout::dense(std::move(dims));
 }
 
@@ -80,8 +84,8 @@ OutputSpec spec_in_chain(const OutputSpec& spec, const ChainLink& link, const Ch
                          const Case& chain) {
   OutputSpec whole = spec;
   whole.name = write.tensor;
-  whole.layout = whole_layout(spec.layout, write.parts);
-  if (write.parts > 0) whole.axes.insert(whole.axes.begin(), "part");
+  whole.layout = whole_layout(spec.layout, write);
+  if (write.parts > 0 && !write.is_joined) whole.axes.insert(whole.axes.begin(), "part");
   whole.starts_as.clear();
   whole.made_by =
       link.name == link.stage ? link.name : fmt::format("{} ({})", link.name, link.stage);
@@ -134,7 +138,7 @@ class Shapes {
     for (NamedTensor& output : own) {
       const ChainWrite& write = write_of(link, output.name);
       if (updates_in_place(link, write.tensor)) continue;
-      const Layout layout = whole_layout(output.tensor.layout(), write.parts);
+      const Layout layout = whole_layout(output.tensor.layout(), write);
       const auto found = written_.find(write.tensor);
       if (write.parts > 0 && found != written_.end() && found->second.layout() == layout) continue;
       written_.insert_or_assign(write.tensor, write.parts > 0 ? Tensor(output.tensor.type(), layout)
@@ -182,14 +186,14 @@ void chain_reference(const Case& chain, const std::vector<ChainLink>& links, Out
       own.push_back({spec.name, Tensor::alias(whole, spec.layout, offset_of(write, spec.layout))});
       if (!updates_in_place(link, write.tensor))
         written.insert_or_assign(write.tensor,
-                                 Tensor::alias(whole, whole_layout(spec.layout, write.parts), 0));
+                                 Tensor::alias(whole, whole_layout(spec.layout, write), 0));
     }
     find_stage(link.stage).reference(item, own);
   }
 }
 
-/// Launches ask shapes alone of a case, so that placeholders do.
-void chain_launch(const Case& chain, const std::vector<ChainLink>& links,
+/// Launches ask shapes alone of a case, so that placeholders do. `ranks`: of the chain, 0 for none.
+void chain_launch(const Case& chain, const std::vector<ChainLink>& links, std::int64_t ranks,
                   const Launcher& launcher) {
   Shapes shapes(chain);
   const auto buffer_of = [&](const std::string& tensor) {
@@ -207,9 +211,76 @@ void chain_launch(const Case& chain, const std::vector<ChainLink>& links,
       names.push_back({"out." + spec.name, buffer_of(write.tensor), offset_of(write, spec.layout)});
     }
     shapes.write(link, item, own);
-    find_stage(link.stage).launch(item, launcher.renamed(names));
+    const Launcher there = link.rank < 0 ? launcher : launcher.on_rank(link.rank, ranks);
+    launch_stage(find_stage(link.stage), item, there.renamed(names));
   }
 }
+
+/// Who uses what of the chain's buffers: a link's rank what the link reads and writes, and a stage
+/// of ranks what it says itself.
+class ChainShares {
+ public:
+  ChainShares(const Case& chain, const std::vector<ChainLink>& links) : shapes_(chain) {
+    for (const ChainLink& link : links)
+      for (const ChainWrite& write : link.writes) written_.insert(write.tensor);
+    for (const ChainLink& link : links) add(link);
+  }
+  std::vector<RankShare> take() { return std::move(shares_); }
+
+ private:
+  void add(const ChainLink& link) {
+    const Stage& stage = find_stage(link.stage);
+    const Case item = shapes_.case_of(link);
+    const std::vector<OutputSpec> own = outputs_of_stage(link, item);
+    if (link.rank < 0 && stage.shares) {
+      for (RankShare& share : stage.shares(item)) add_renamed(link, own, std::move(share));
+    } else {
+      for (const ChainRead& read : link.reads) add_read(link, read);
+      for (const OutputSpec& spec : own) {
+        const ChainWrite& write = write_of(link, spec.name);
+        shares_.push_back({buffer_of(write.tensor), link.rank, true, offset_of(write, spec.layout),
+                           write.parts == 0 ? RankShare::kWhole : spec.layout.elements()});
+      }
+    }
+    shapes_.write(link, item, own);
+  }
+
+  void add_read(const ChainLink& link, const ChainRead& read) {
+    const bool is_part = read.layout && read.layout->extents.size() == 1;
+    shares_.push_back({buffer_of(read.tensor), link.rank, false, is_part ? read.offset : 0,
+                       is_part ? read.layout->stored() : RankShare::kWhole});
+  }
+
+  /// A share of the link's stage, as one of the chain.
+  void add_renamed(const ChainLink& link, const std::vector<OutputSpec>& own, RankShare share) {
+    constexpr std::string_view kOut = "out.";
+    if (share.buffer.starts_with(kOut)) {
+      const std::string name = share.buffer.substr(kOut.size());
+      const auto spec = std::find_if(own.begin(), own.end(),
+                                     [&](const OutputSpec& known) { return known.name == name; });
+      if (spec == own.end()) return;
+      const ChainWrite& write = write_of(link, name);
+      share.buffer = buffer_of(write.tensor);
+      share.offset += offset_of(write, spec->layout);
+    } else {
+      for (const ChainRead& read : link.reads)
+        if (read.name == share.buffer) {
+          share.buffer = buffer_of(read.tensor);
+          share.offset += read.offset;
+          break;
+        }
+    }
+    shares_.push_back(std::move(share));
+  }
+
+  std::string buffer_of(const std::string& tensor) const {
+    return written_.contains(tensor) ? "out." + tensor : tensor;
+  }
+
+  Shapes shapes_;
+  std::set<std::string> written_;
+  std::vector<RankShare> shares_;
+};
 
 /// Gives each second write of a tensor, or of a part of one, a name of its own.
 std::vector<ChainLink> with_own_names(const Case& chain, std::vector<ChainLink> links) {
@@ -271,9 +342,13 @@ void as_chain(Stage& stage) {
   stage.reference = [links](const Case& item, Outputs& outputs) {
     chain_reference(item, links(item, nothing_planted), outputs);
   };
-  stage.launch = [links](const Case& item, const Launcher& launcher) {
-    chain_launch(item, links(item, device::is_active_fault), launcher);
+  stage.launch = [links, ranks = stage.ranks](const Case& item, const Launcher& launcher) {
+    chain_launch(item, links(item, device::is_active_fault), ranks ? ranks(item) : 0, launcher);
   };
+  if (stage.ranks)
+    stage.shares = [links](const Case& item) {
+      return ChainShares(item, links(item, device::is_active_fault)).take();
+    };
 }
 
 Stage with_own_buffers(const Stage& chain) {

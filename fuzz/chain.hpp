@@ -27,6 +27,7 @@ struct ChainWrite {
   std::string tensor;  ///< the chain's; written by several links, it is one buffer that is reused
   /// The stage's output is one of so many equal parts of the tensor, its leading dim; 0: all of it.
   std::int64_t part = 0, parts = 0;
+  bool is_joined = false;  ///< the parts are rows under each other, without a dim of their own
 };
 
 /// One stage of a chain. An output that the stage updates in place has the tensor that it reads.
@@ -39,13 +40,15 @@ struct ChainLink {
   /// Later stages check what it writes, not only the shape: where only shapes are asked for, it is
   /// computed all the same. It may read inputs of the chain alone.
   bool is_checked = false;
+  /// The rank that it belongs to; -1: a stage of ranks, or one that each device does for itself.
+  std::int64_t rank = -1;
 };
 
 /// The stages of the links of a chain's simplest case.
 std::vector<const Stage*> link_stages(const Stage& chain);
 
-/// Makes outputs, reference and launch from `stage.chain`. It has kernels for a contract if all of
-/// its links have.
+/// Makes outputs, reference and launch from `stage.chain`, and with `stage.ranks` also the shares. It
+/// has kernels for a contract if all of its links have.
 void as_chain(Stage& stage);
 
 /// The same stage with every write that would reuse a buffer going to one of its own, so that all

@@ -96,6 +96,9 @@ int run(int argc, char** argv) {
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
   for (CLI::App* command : {list, check, fuzz, replay, regen, verify, mutants, bench})
     add_common(*command, common);
+  for (CLI::App* command : {check, fuzz, replay, mutants, bench})
+    command->add_option("--devices", common.devices,
+                        "devices of amd or nvidia, like 0,1: each has its own ranks (default 0)");
 
   try {
     app.parse(argc, argv);

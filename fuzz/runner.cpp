@@ -6,6 +6,7 @@
 
 #include "fuzz/chain.hpp"
 #include "fuzz/compare.hpp"
+#include "fuzz/placement.hpp"
 
 namespace monoref {
 namespace {
@@ -88,19 +89,26 @@ RunOutputs succeeded(Outputs outputs) {
 
 /// Places all buffers. The images of tensors in several runs are copied for this alone: weights are
 /// large.
-void place(device::Backend& backend, const std::vector<Slot>& slots) {
+void place(device::Backend& backend, const Stage& stage, const Case& item,
+           const std::vector<Slot>& slots) {
+  Placement placement(backend.devices());
+  placement.add(stage, item);
   std::vector<std::vector<std::byte>> copies(slots.size());
   std::vector<device::BufferRequest> requests;
-  for (std::size_t i = 0; i < slots.size(); ++i)
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Tensor& tensor = *slots[i].tensor;
+    auto extents = byte_extents(tensor);
+    auto runs = placement.runs(slots[i].name, extents, tensor.element_size());
     requests.push_back(
-        {slots[i].name, byte_extents(*slots[i].tensor), 16, image_of(*slots[i].tensor, copies[i])});
+        {slots[i].name, std::move(extents), 16, image_of(tensor, copies[i]), std::move(runs)});
+  }
   backend.place(requests);
 }
 
 /// Launches, waits, and checks the guards; nothing if all is well.
 std::optional<RunOutputs> launch_and_check(device::Backend& backend, const Stage& stage,
                                            const Case& item, const std::vector<Slot>& slots) {
-  stage.launch(item, Launcher(backend, buffer_names(slots)));
+  launch_stage(stage, item, Launcher(backend, buffer_names(slots)));
   const device::RunReport report = backend.finish();
   if (report.status != device::RunStatus::kOk) return failed(report);
   if (const auto damage = backend.damaged_guard()) return crashed(*damage);
@@ -278,7 +286,7 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
                              std::span<const OutputSpec> specs) {
   Outputs outputs = make_outputs(item, specs, kOutputPoison);
   const std::vector<Slot> slots = slots_of(item, specs, outputs);
-  place(*backend_, slots);
+  place(*backend_, stage, item, slots);
   if (auto failure = launch_and_check(*backend_, stage, item, slots)) return std::move(*failure);
   std::vector<std::byte> image;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -316,12 +324,15 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
                         second[i].tensor->element_size();
     contents.back().resize(std::max(contents.back().size(), needed), kOutputPoison);
   }
-  for (std::size_t i = 0; i < first.size(); ++i)
-    requests.push_back({first[i].name,
-                        contents[i].empty()
-                            ? std::vector<device::ByteExtent>{}
-                            : std::vector<device::ByteExtent>{{0, contents[i].size()}},
-                        16, contents[i]});
+  Placement placement(backend_->devices());
+  placement.add(stage, earlier);
+  placement.add(stage, later);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    std::vector<device::ByteExtent> extents;
+    if (!contents[i].empty()) extents.push_back({0, contents[i].size()});
+    auto runs = placement.runs(first[i].name, extents, first[i].tensor->element_size());
+    requests.push_back({first[i].name, std::move(extents), 16, contents[i], std::move(runs)});
+  }
   backend_->place(requests);
   if (auto failure = launch_and_check(*backend_, stage, earlier, first)) return failure;
 

@@ -1,6 +1,9 @@
 #include "fuzz/stage.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "fuzz/placement.hpp"
 
 #include "fuzz/chain.hpp"
 
@@ -20,6 +23,7 @@ const Launcher::Buffer* Launcher::find(std::string_view name) const {
 
 Launcher Launcher::renamed(const std::vector<Renamed>& names) const {
   Launcher inner(backend_);
+  inner.device_ = device_;
   for (const Renamed& item : names) {
     const Buffer* buffer = find(item.of);
     if (buffer == nullptr) refuse("launch: there is no buffer '{}'", item.of);
@@ -35,8 +39,55 @@ void* Launcher::raw_address(std::string_view name, std::size_t element_size) con
   if (dtype_size(buffer->type) != element_size)
     refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
            dtype_name(buffer->type), element_size);
-  return static_cast<std::byte*>(backend_.address(buffer->index)) +
-         buffer->offset * static_cast<std::int64_t>(element_size);
+  void* const base = backend_.address(buffer->index, device_.value_or(0));
+  if (base == nullptr)
+    throw std::logic_error(
+        fmt::format("launch: buffer '{}' is not on device {}", name, device_.value_or(0)));
+  return static_cast<std::byte*>(base) + buffer->offset * static_cast<std::int64_t>(element_size);
+}
+
+Launcher Launcher::on_device(int device) const {
+  Launcher there = *this;
+  there.device_ = device;
+  return there;
+}
+
+Launcher Launcher::on_rank(std::int64_t rank, std::int64_t ranks) const {
+  return device_ ? *this : on_device(device_of_rank(rank, ranks, backend_.devices()));
+}
+
+std::vector<Launcher> Launcher::each_device() const {
+  if (device_) return {*this};
+  std::vector<Launcher> all;
+  for (int device = 0; device < backend_.devices(); ++device) all.push_back(on_device(device));
+  return all;
+}
+
+std::vector<Launcher::RankGroup> Launcher::rank_groups(std::int64_t ranks,
+                                                       std::int64_t present) const {
+  std::vector<RankGroup> groups;
+  int last = -1;
+  for (std::int64_t rank = 0; rank < present; ++rank) {
+    const int device = device_.value_or(device_of_rank(rank, ranks, backend_.devices()));
+    if (groups.empty() || device != last)
+      groups.push_back({rank, 1});
+    else
+      ++groups.back().count;
+    last = device;
+  }
+  return groups;
+}
+
+void Launcher::together(const std::function<void()>& enqueue) const {
+  if (device_)
+    enqueue();
+  else
+    backend_.together(enqueue);
+}
+
+void launch_stage(const Stage& stage, const Case& item, const Launcher& launcher) {
+  if (stage.ranks) return stage.launch(item, launcher);
+  for (const Launcher& device : launcher.each_device()) stage.launch(item, device);
 }
 
 const Tensor& output(const Outputs& outputs, std::string_view name) {

@@ -135,12 +135,29 @@ class Launcher {
 
   int wave() const { return backend_.wave(); }
 
+  /// The same buffers as one device has them; what is launched runs there.
+  Launcher on_device(int device) const;
+  /// The same of the device that has a rank.
+  Launcher on_rank(std::int64_t rank, std::int64_t ranks) const;
+  /// Each device alone, or only the one that this launcher is for.
+  std::vector<Launcher> each_device() const;
+
+  /// Neighbouring ranks that share a device.
+  struct RankGroup {
+    std::int64_t first = 0, count = 0;
+  };
+  /// The devices' ranks, of those from 0 to `present`, out of `ranks`.
+  std::vector<RankGroup> rank_groups(std::int64_t ranks, std::int64_t present) const;
+
+  /// Calls `enqueue`; what it runs on different devices begins together.
+  void together(const std::function<void()>& enqueue) const;
+
   /// Enqueues a kernel. Arguments must have exactly the types of the kernel's parameters.
   template <class... Args>
   void run(std::string_view kernel, const device::Grid& grid, Args... args) const {
     const device::KernelArgument list[] = {
         {static_cast<const void*>(&args), static_cast<std::uint32_t>(sizeof(args))}...};
-    backend_.launch(kernel, grid, list);
+    backend_.launch(kernel, grid, list, device_.value_or(0));
   }
 
  private:
@@ -157,17 +174,31 @@ class Launcher {
 
   device::Backend& backend_;
   std::vector<Buffer> buffers_;
+  std::optional<int> device_;  ///< empty: a stage of ranks picks devices itself
 };
 
 struct ChainLink;
 /// Whether a fault of the host code between the kernels is planted. Never so in a reference.
 using Planted = std::function<bool(std::string_view)>;
 
+/// Elements of a buffer that a rank uses: an input's, or those of "out." and an output's name.
+struct RankShare {
+  static constexpr std::int64_t kAllRanks = -1;
+  static constexpr std::int64_t kWhole = -1;
+
+  std::string buffer;
+  std::int64_t rank = kAllRanks;
+  bool is_written = false;
+  std::int64_t offset = 0, count = kWhole;
+};
+
 /// A fault planted in a stage's kernels.
 struct Mutant {
   std::string_view name;      ///< as in MONOREF_FAULT(name)
   std::string_view bug_case;  ///< "P10", or "own"
   std::string_view what;      ///< one line
+  /// Shows only where ranks have devices of their own.
+  bool needs_devices = false;
 };
 
 using Outputs = std::vector<NamedTensor>;
@@ -214,6 +245,10 @@ struct Stage {
   /// Enqueues the kernels, which write every output that is not `on_host`. Empty: the stage has no
   /// kernel, and stands on its stored outputs and its properties.
   std::function<void(const Case&, const Launcher&)> launch;
+  /// Ranks of a case. Empty: the stage knows none, and every device of a backend does all of it.
+  std::function<std::int64_t(const Case&)> ranks;
+  /// With ranks: who uses what, in the order of use. What nobody names, all devices have.
+  std::function<std::vector<RankShare>(const Case&)> shares;
   /// Whether the kernels implement a contract; empty: every one that the stage accepts.
   std::function<bool(const Contract&)> has_kernels;
 
@@ -237,6 +272,9 @@ struct Stage {
 std::optional<std::string> contract_refusal(const Stage& stage, const Contract& contract);
 /// The same stage, with `outputs` refusing what `check_contract` does.
 Stage with_checked_contract(Stage stage);
+
+/// Enqueues a stage's kernels where they belong: on the devices of its ranks, or on each device.
+void launch_stage(const Stage& stage, const Case& item, const Launcher& launcher);
 
 /// All stages, in the order of the decode step.
 const std::vector<Stage>& all_stages();

@@ -3,11 +3,13 @@
 #include <hip/hip_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "device/backends/gpu_runtime.hpp"
@@ -28,19 +30,27 @@ std::filesystem::path code_object_directory() {
 
 class HipRuntime final : public GpuRuntime {
  public:
-  explicit HipRuntime(int device) : device_(device) { begin(); }
+  /// `is_reached`: other devices use its memory while kernels run.
+  HipRuntime(int device, bool is_reached) : device_(device), is_reached_(is_reached) { begin(); }
 
   std::string name() const override { return "amd"; }
   int wave() const override { return 64; }
 
   std::byte* allocate(std::size_t bytes) override {
+    select();
     void* memory = nullptr;
-    check(hipMalloc(&memory, bytes), "hipMalloc");
+    // Stores to ordinary memory are seen by another device when the kernel ends, not before.
+    if (is_reached_)
+      check(hipExtMallocWithFlags(&memory, bytes, hipDeviceMallocFinegrained),
+            "hipExtMallocWithFlags");
+    else
+      check(hipMalloc(&memory, bytes), "hipMalloc");
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory) override { check(hipFree(memory), "hipFree"); }
 
   std::byte* allocate_host(std::size_t bytes) override {
+    select();
     void* memory = nullptr;
     check(hipHostMalloc(&memory, bytes, hipHostMallocDefault), "hipHostMalloc");
     return static_cast<std::byte*>(memory);
@@ -53,21 +63,37 @@ class HipRuntime final : public GpuRuntime {
   void release_reserved() override;
 
   void copy_in(std::byte* device, const std::byte* host, std::size_t bytes) override {
+    select();
     check(hipMemcpyAsync(device, host, bytes, hipMemcpyHostToDevice, stream_), "copy to device");
   }
   void copy_out(std::byte* host, const std::byte* device, std::size_t bytes) override {
+    select();
     check(hipMemcpyAsync(host, device, bytes, hipMemcpyDeviceToHost, stream_), "copy from device");
   }
 
   void launch(const simt::host::KernelEntry& kernel, const Grid& grid, void** arguments) override;
 
   bool idle() override {
+    select();
     const hipError_t status = hipStreamQuery(stream_);
     if (status == hipErrorNotReady) return false;
     check(status, "on the device");
     return true;
   }
 
+  void reach(GpuRuntime& other) override;
+  void follow(GpuRuntime& other) override;
+  void hold() override;
+  void let_go() override { is_held_ = false; }
+  void start_clock() override {
+    select();
+    check(hipEventRecord(clock_start_, stream_), "hipEventRecord");
+  }
+  void stop_clock() override {
+    select();
+    check(hipEventRecord(clock_stop_, stream_), "hipEventRecord");
+  }
+  double clocked_seconds() override;
   bool recover() override;
 
  private:
@@ -83,6 +109,7 @@ class HipRuntime final : public GpuRuntime {
     std::vector<Granule> granules;
   };
 
+  void select() const { check(hipSetDevice(device_), "hipSetDevice"); }
   void begin();
   void load_modules();
   hipFunction_t function_of(std::string_view kernel);
@@ -95,15 +122,23 @@ class HipRuntime final : public GpuRuntime {
   }
 
   int device_;
+  bool is_reached_;
   hipStream_t stream_ = nullptr;
+  hipEvent_t done_ = nullptr;  ///< of all that another runtime waits for
+  hipEvent_t clock_start_ = nullptr;
+  hipEvent_t clock_stop_ = nullptr;
+  std::atomic<bool> is_held_ = false;
   std::vector<hipModule_t> modules_;
   std::map<std::string, hipFunction_t, std::less<>> functions_;
   std::vector<Range> ranges_;
 };
 
 void HipRuntime::begin() {
-  check(hipSetDevice(device_), "hipSetDevice");
+  select();
   check(hipStreamCreateWithFlags(&stream_, hipStreamNonBlocking), "hipStreamCreate");
+  check(hipEventCreateWithFlags(&done_, hipEventDisableTiming), "hipEventCreate");
+  check(hipEventCreate(&clock_start_), "hipEventCreate");
+  check(hipEventCreate(&clock_stop_), "hipEventCreate");
   load_modules();
 }
 
@@ -126,6 +161,7 @@ void HipRuntime::load_modules() {
 }
 
 std::byte* HipRuntime::reserve(std::uint64_t span, std::span<const ByteExtent> backed) {
+  select();
   const hipMemAllocationProp wanted = properties();
   std::size_t granule = 0;
   check(hipMemGetAllocationGranularity(&granule, &wanted, hipMemAllocationGranularityMinimum),
@@ -177,6 +213,7 @@ hipFunction_t HipRuntime::function_of(std::string_view kernel) {
 }
 
 void HipRuntime::launch(const simt::host::KernelEntry& kernel, const Grid& grid, void** arguments) {
+  select();
   const hipFunction_t function = function_of(kernel.name);
   if (grid.cooperative)
     check(hipModuleLaunchCooperativeKernel(function, grid.blocks_x, grid.blocks_y, grid.blocks_z,
@@ -190,14 +227,56 @@ void HipRuntime::launch(const simt::host::KernelEntry& kernel, const Grid& grid,
           "hipModuleLaunchKernel");
 }
 
+void HipRuntime::reach(GpuRuntime& other) {
+  const int peer = static_cast<HipRuntime&>(other).device_;
+  int can = 0;
+  check(hipDeviceCanAccessPeer(&can, device_, peer), "hipDeviceCanAccessPeer");
+  if (can == 0)
+    throw GpuError{
+        fmt::format("device {} cannot reach the memory of device {}: there is no peer "
+                    "access between them",
+                    device_, peer)};
+  select();
+  const hipError_t status = hipDeviceEnablePeerAccess(peer, 0);
+  if (status == hipErrorPeerAccessAlreadyEnabled)
+    static_cast<void>(hipGetLastError());  // it is no error here, and must not be found later
+  else
+    check(status, "hipDeviceEnablePeerAccess");
+}
+
+void HipRuntime::follow(GpuRuntime& other) {
+  auto& first = static_cast<HipRuntime&>(other);
+  first.select();
+  check(hipEventRecord(first.done_, first.stream_), "hipEventRecord");
+  select();
+  check(hipStreamWaitEvent(stream_, first.done_, 0), "hipStreamWaitEvent");
+}
+
+void HipRuntime::hold() {
+  is_held_ = true;
+  const auto wait = [](void* held) {
+    while (*static_cast<const std::atomic<bool>*>(held)) std::this_thread::yield();
+  };
+  select();
+  check(hipLaunchHostFunc(stream_, wait, &is_held_), "hipLaunchHostFunc");
+}
+
+double HipRuntime::clocked_seconds() {
+  select();
+  float milliseconds = 0;
+  check(hipEventElapsedTime(&milliseconds, clock_start_, clock_stop_), "hipEventElapsedTime");
+  return milliseconds * 1e-3;
+}
+
 /// Destroys the device's state, and with it all memory and modules, and begins anew.
 bool HipRuntime::recover() {
+  is_held_ = false;
   ranges_.clear();
   modules_.clear();
   functions_.clear();
   stream_ = nullptr;
   static_cast<void>(hipGetLastError());
-  if (hipDeviceReset() != hipSuccess) return false;
+  if (hipSetDevice(device_) != hipSuccess || hipDeviceReset() != hipSuccess) return false;
   try {
     begin();
   } catch (const GpuError&) {
@@ -208,14 +287,17 @@ bool HipRuntime::recover() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_amd_backend() {
-  int devices = 0;
-  const hipError_t status = hipGetDeviceCount(&devices);
+std::unique_ptr<Backend> make_amd_backend(std::span<const int> devices) {
+  int count = 0;
+  const hipError_t status = hipGetDeviceCount(&count);
   if (status != hipSuccess)
     throw Unavailable{fmt::format("amd backend: {}", hipGetErrorString(status))};
-  if (devices == 0) throw Unavailable{"amd backend: there is no device"};
+  check_device_numbers("amd", devices, count);
   try {
-    return make_gpu_backend(std::make_unique<HipRuntime>(0));
+    std::vector<std::unique_ptr<GpuRuntime>> runtimes;
+    for (const int device : devices)
+      runtimes.push_back(std::make_unique<HipRuntime>(device, devices.size() > 1));
+    return make_gpu_backend(std::move(runtimes));
   } catch (const GpuError& error) {
     throw Unavailable{fmt::format("amd backend: {}", error.message)};
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "device/backend.hpp"
 #include "device/simt/host.hpp"
@@ -14,7 +15,8 @@
 namespace monoref::device {
 
 /// One GPU and one stream on it. Work is enqueued and done in order. A call that cannot do its work
-/// throws GpuError, and so does every call after a fault on the device, until `recover`.
+/// throws GpuError, and so does every call after a fault on the device, until `recover`. Runtimes
+/// that work together are of one kind; "other" means another of that kind.
 class GpuRuntime {
  public:
   virtual ~GpuRuntime() = default;
@@ -39,7 +41,22 @@ class GpuRuntime {
   /// Whether all that was enqueued is done; throws GpuError if something failed.
   virtual bool idle() = 0;
 
-  /// After a GpuError: gives up all memory and begins anew. False if the device stays unusable.
+  /// Lets kernels of this device use the memory of another's. Throws GpuError if they cannot.
+  virtual void reach(GpuRuntime& other) = 0;
+  /// What is enqueued from now on begins when what another has been given until now is done.
+  virtual void follow(GpuRuntime& other) = 0;
+
+  /// Holds back what is enqueued from now on until `let_go`, which does not throw.
+  virtual void hold() = 0;
+  virtual void let_go() = 0;
+  /// Starts and stops a clock on the device, between what is enqueued before and after.
+  virtual void start_clock() = 0;
+  virtual void stop_clock() = 0;
+  /// What the clock has measured; the stream is idle.
+  virtual double clocked_seconds() = 0;
+
+  /// After a GpuError: gives up all memory and begins anew, reaching nobody. False if the device
+  /// stays unusable.
   virtual bool recover() = 0;
 };
 
@@ -47,7 +64,13 @@ struct GpuError {
   std::string message;
 };
 
-/// A backend on a runtime.
+/// Throws Unavailable, naming the first that there is not, unless a backend has devices of all
+/// these numbers.
+void check_device_numbers(std::string_view backend, std::span<const int> devices, int count);
+
+/// A backend on runtimes, one for each device. Throws GpuError where one cannot reach another.
+std::unique_ptr<Backend> make_gpu_backend(std::vector<std::unique_ptr<GpuRuntime>> runtimes);
+/// On one.
 std::unique_ptr<Backend> make_gpu_backend(std::unique_ptr<GpuRuntime> runtime);
 
 }  // namespace monoref::device

@@ -23,14 +23,14 @@ class HostBackend final : public Backend {
     memory_.place(buffers);
     report_ = {};
   }
-  void* address(std::size_t index) const override { return memory_.address(index); }
+  void* address(std::size_t index, int /*device*/) const override { return memory_.address(index); }
   void write(std::size_t index, std::span<const std::byte> image) override {
     memory_.write(index, image);
   }
 
   /// Runs the kernel to its end. After a failure the rest of the case's launches are left out.
-  void launch(std::string_view kernel, const Grid& grid,
-              std::span<const KernelArgument> arguments) override {
+  void launch(std::string_view kernel, const Grid& grid, std::span<const KernelArgument> arguments,
+              int /*device*/) override {
     const simt::host::KernelEntry& entry = find_kernel(kernel, wave_, with_faults_);
     check_launch(entry, grid, arguments);
     if (report_.status != RunStatus::kOk) return;
@@ -77,8 +77,12 @@ class HostBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_backend(int wave, HostKernels kernels) {
-  const bool with_faults = kernels == HostKernels::kWithFaults;
+std::optional<double> Backend::device_seconds(const std::function<void()>& /*enqueue*/) {
+  return std::nullopt;
+}
+
+std::unique_ptr<Backend> make_host_backend(int wave, KernelBuild kernels) {
+  const bool with_faults = kernels == KernelBuild::kWithFaults;
   if (wave != 64 && (wave != 32 || with_faults))
     throw std::invalid_argument(fmt::format("host backend: wave is {}, must be 64{}", wave,
                                             with_faults ? " for kernels with faults" : " or 32"));

@@ -792,11 +792,11 @@ void misaligned(const void* address, std::size_t bytes) {
 namespace monoref::device {
 
 void set_active_fault(std::string_view name) {
-  simt::host::active_fault = name.empty() ? 0 : simt::host::fault_hash(name);
+  simt::host::active_fault = name.empty() ? 0 : simt::fault_hash(name);
 }
 
 bool is_active_fault(std::string_view name) {
-  return simt::host::active_fault == simt::host::fault_hash(name);
+  return simt::host::active_fault == simt::fault_hash(name);
 }
 
 }  // namespace monoref::device

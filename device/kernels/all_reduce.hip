@@ -85,6 +85,7 @@ struct Exchange {
   /// Whether a flag has arrived at the step: is not behind its tag, of a tag that wraps around.
   MONOREF_MEMBER bool reached(std::int32_t flag) const {
     if (MONOREF_FAULT(reduce_tags_compared_as_numbers)) return flag >= tag;
+    if (MONOREF_FAULT(reduce_flag_awaited_by_equality)) return flag == tag;
     const auto ahead = static_cast<std::int32_t>(static_cast<std::uint32_t>(flag) -
                                                  static_cast<std::uint32_t>(tag));
     return ahead >= (MONOREF_FAULT(reduce_stale_tag_accepted) ? -1 : 0);
@@ -236,6 +237,8 @@ MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
                                         std::int32_t* absent) {
   const bool fetches_early = MONOREF_FAULT(reduce_gather_before_ready) && x.owners;
   if (fetches_early) fetch_rows<wide>(x, rank);
+  if (MONOREF_FAULT(reduce_flag_before_sums) && x.owners && threadIdx.x < static_cast<std::uint32_t>(x.ranks))
+    simt::store_release(x.flag(kPhaseSums, static_cast<std::int32_t>(threadIdx.x), rank), x.tag);
   move_rows<wide>(x, rank, rank);
   if (!x.owners) return kNobody;
   const std::int32_t missing = meet(x, kPhaseSums, rank, absent);

@@ -11,15 +11,28 @@
 #include <string_view>
 #include <type_traits>
 
+#include "device/simt/fault_hash.hpp"
+
+#ifndef MONOREF_SIMT_FAULTS
+#define MONOREF_SIMT_FAULTS 0
+#endif
+
+#if MONOREF_SIMT_FAULTS
+#define MONOREF_SIMT_VARIANT cuda_faults
+#else
 #define MONOREF_SIMT_VARIANT cuda_wave32
+#endif
 
 namespace monoref::simt::cuda {
 
-/// Enters a kernel of this program for the nvidia backend.
-void register_kernel(std::string_view name, const void* function);
+/// Enters a kernel of this program for the nvidia backend. `active_fault` is the device variable
+/// that its text asks for the fault in force; null in a build without faults.
+void register_kernel(std::string_view name, const void* function, const void* active_fault);
 
 struct Registrar {
-  Registrar(std::string_view name, const void* function) { register_kernel(name, function); }
+  Registrar(std::string_view name, const void* function, const void* active_fault) {
+    register_kernel(name, function, active_fault);
+  }
 };
 
 }  // namespace monoref::simt::cuda
@@ -29,18 +42,33 @@ struct Registrar {
 
 #define MONOREF_DEVICE [[maybe_unused]] static inline __device__
 #define MONOREF_MEMBER __device__
+#if MONOREF_SIMT_FAULTS
+// Of two builds of a text in one program, one must keep its symbols to itself.
+#define MONOREF_KERNEL(max_threads) static __global__ __launch_bounds__(max_threads) void
+#define MONOREF_SIMT_ACTIVE_FAULT (&::monoref::simt::MONOREF_SIMT_VARIANT::active_fault)
+#define MONOREF_FAULT(name)                               \
+  (::monoref::simt::MONOREF_SIMT_VARIANT::active_fault == \
+   ::std::integral_constant<::std::uint64_t, ::monoref::simt::fault_hash(#name)>::value)
+#else
 #define MONOREF_KERNEL(max_threads) extern "C" __global__ __launch_bounds__(max_threads) void
+#define MONOREF_SIMT_ACTIVE_FAULT nullptr
+#define MONOREF_FAULT(name) false
+#endif
 #define MONOREF_REGISTER(name)                                                                   \
   static const ::monoref::simt::cuda::Registrar MONOREF_SIMT_JOIN(monoref_registrar_, __LINE__)( \
-      #name, reinterpret_cast<const void*>(&name))
+      #name, reinterpret_cast<const void*>(&name), MONOREF_SIMT_ACTIVE_FAULT)
 #define MONOREF_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define MONOREF_DYNAMIC_SHARED(type, name)                                \
   extern __shared__ __align__(16) unsigned char monoref_dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(monoref_dynamic_shared)
-#define MONOREF_FAULT(name) false
 
 namespace monoref::simt {
 inline namespace MONOREF_SIMT_VARIANT {
+
+#if MONOREF_SIMT_FAULTS
+/// fault_hash of the fault in force, 0 for none. The nvidia backend sets it.
+static __constant__ std::uint64_t active_fault;
+#endif
 
 constexpr int kWave = 32;
 
@@ -144,6 +172,13 @@ template <class T>
 MONOREF_MEMBER inline T load_acquire(const T* at) {
   static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   ShuffleBits<T> bits;
+  if (MONOREF_FAULT(flags_ordered_on_one_device)) {
+    if constexpr (sizeof(T) == 4)
+      asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+    else
+      asm volatile("ld.acquire.gpu.b64 %0, [%1];" : "=l"(bits) : "l"(at) : "memory");
+    return static_cast<T>(bits);
+  }
   if constexpr (sizeof(T) == 4)
     asm volatile("ld.acquire.sys.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
   else
@@ -155,6 +190,17 @@ template <class T>
 MONOREF_MEMBER inline void store_release(T* at, T value) {
   static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   const auto bits = static_cast<ShuffleBits<T>>(value);
+  if (MONOREF_FAULT(flags_stored_plainly)) {
+    *at = value;
+    return;
+  }
+  if (MONOREF_FAULT(flags_ordered_on_one_device)) {
+    if constexpr (sizeof(T) == 4)
+      asm volatile("st.release.gpu.b32 [%0], %1;" : : "l"(at), "r"(bits) : "memory");
+    else
+      asm volatile("st.release.gpu.b64 [%0], %1;" : : "l"(at), "l"(bits) : "memory");
+    return;
+  }
   if constexpr (sizeof(T) == 4)
     asm volatile("st.release.sys.b32 [%0], %1;" : : "l"(at), "r"(bits) : "memory");
   else

@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/simt/fault_hash.hpp"
+
 #ifndef MONOREF_SIMT_WAVE
 #define MONOREF_SIMT_WAVE 64
 #endif
@@ -77,16 +79,6 @@ extern const bool has_fma_instruction;
 
 /// Hash of the fault in force; 0 for none.
 extern constinit std::uint64_t active_fault;
-
-/// FNV-1a of a fault's name, without the quotes that a stringified string literal has.
-constexpr std::uint64_t fault_hash(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char letter : name) {
-    if (letter == '"') continue;
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3U;
-  }
-  return hash;
-}
 
 /// The dynamic shared memory of the block whose thread runs.
 extern constinit thread_local void* dynamic_shared_memory [[gnu::tls_model("initial-exec")]];
@@ -168,7 +160,7 @@ inline void __syncthreads(const std::source_location& site = std::source_locatio
 #if MONOREF_SIMT_FAULTS
 #define MONOREF_FAULT(name)               \
   (::monoref::simt::host::active_fault == \
-   ::std::integral_constant<::std::uint64_t, ::monoref::simt::host::fault_hash(#name)>::value)
+   ::std::integral_constant<::std::uint64_t, ::monoref::simt::fault_hash(#name)>::value)
 #else
 #define MONOREF_FAULT(name) false
 #endif

@@ -1,11 +1,13 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "fuzz/commands/bench_arithmetic.hpp"
 #include "fuzz/commands/bench_attention.hpp"
 #include "fuzz/commands/bench_experts.hpp"
+#include "fuzz/commands/bench_reduction.hpp"
 #include "fuzz/commands/bench_routing.hpp"
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/generator.hpp"
@@ -104,6 +106,11 @@ int bench_command(const CommonOptions& common) {
         fmt::format("generate_and_reference/{}", stage->name).c_str(),
         [stage, &common](benchmark::State& state) { reference_only(state, *stage, common.seed); });
   }
+  const std::vector<int> devices = common.parsed_devices();
+  const bool reduces = std::any_of(stages.begin(), stages.end(),
+                                   [](const Stage* stage) { return stage->name == "all_reduce"; });
+  if (devices.size() > 1 && reduces)
+    register_reduction_benchmarks(dynamic_cast<KernelRunner&>(*runners.front()).backend(), devices);
   if (common.stages == "all") {
     register_arithmetic_benchmarks();
     register_attention_benchmarks();

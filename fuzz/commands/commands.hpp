@@ -17,13 +17,16 @@ namespace monoref {
 struct CommonOptions {
   std::string stages = "all";
   std::string backend = "host";
-  std::string wave;  ///< "64", "32", "both", or empty for the command's default
+  std::string wave;     ///< "64", "32", "both", or empty for the command's default
+  std::string devices;  ///< "0,1"; empty: the first one
   std::optional<std::string> contract;
   std::uint64_t seed = 1;
   std::filesystem::path json;
   bool quiet = false;
 
   std::optional<Contract> parsed_contract() const;
+  /// The numbers in --devices. Refuses them for a backend that has none.
+  std::vector<int> parsed_devices() const;
 };
 
 /// The runners that --backend and --wave name. Throws device::Unavailable or Refusal.

@@ -1,10 +1,14 @@
 #include "fuzz/commands/commands.hpp"
 
+#include <algorithm>
+#include <charconv>
+
 #include "fuzz/plugin_runner.hpp"
 
 namespace monoref {
 namespace {
 
+constexpr std::size_t kMostDevices = 8;  ///< as many as a reduction has ranks
 constexpr std::string_view kPluginPrefix = "plugin:";
 
 std::vector<int> waves_of(const std::string& text) {
@@ -14,7 +18,37 @@ std::vector<int> waves_of(const std::string& text) {
   refuse("--wave: '{}' is not one of 64, 32, both", text);
 }
 
+/// "0,1": device numbers, each once.
+std::vector<int> parse_devices(const std::string& text) {
+  std::vector<int> devices;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    int device = 0;
+    const auto [next, error] = std::from_chars(at, end, device);
+    if (error != std::errc{} || device < 0)
+      refuse("--devices: '{}' must be numbers of devices, like 0,1", text);
+    if (std::find(devices.begin(), devices.end(), device) != devices.end())
+      refuse("--devices: '{}' names device {} twice", text, device);
+    devices.push_back(device);
+    if (next == end) break;
+    if (*next != ',') refuse("--devices: '{}' must be numbers of devices, like 0,1", text);
+    at = next + 1;
+  }
+  if (devices.size() > kMostDevices)
+    refuse("--devices: '{}' names {} devices, limit {}", text, devices.size(), kMostDevices);
+  return devices;
+}
+
 }  // namespace
+
+std::vector<int> CommonOptions::parsed_devices() const {
+  if (devices.empty()) return {0};
+  if (backend != "amd" && backend != "nvidia")
+    refuse("--devices: the backend '{}' has no devices to choose from; amd and nvidia have",
+           backend);
+  return parse_devices(devices);
+}
 
 std::optional<Contract> CommonOptions::parsed_contract() const {
   if (!contract) return std::nullopt;
@@ -25,13 +59,14 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
                                                   const std::string& default_wave) {
   std::vector<std::unique_ptr<Runner>> runners;
   const std::string& name = options.backend;
+  const std::vector<int> devices = options.parsed_devices();
   if (name == "host") {
     for (const int wave : waves_of(options.wave.empty() ? default_wave : options.wave))
       runners.push_back(std::make_unique<KernelRunner>(device::make_host_backend(wave)));
   } else if (name == "amd") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend()));
+    runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend(devices)));
   } else if (name == "nvidia") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend()));
+    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices)));
   } else if (name.starts_with(kPluginPrefix)) {
     runners.push_back(make_plugin_runner(name.substr(kPluginPrefix.size())));
   } else {

@@ -16,16 +16,27 @@ struct Planted {
   const Mutant* mutant;
 };
 
-std::vector<Planted> planted(const CommonOptions& common, const std::string& only) {
+/// Those that can show: some need ranks with devices of their own.
+std::vector<Planted> planted(const CommonOptions& common, const std::string& only,
+                             bool has_devices) {
   std::vector<Planted> list;
   std::vector<std::string_view> names;
   for (const Stage* stage : select_stages(common.stages))
     for (const Mutant& mutant : stage->mutants) {
+      if (mutant.needs_devices && !has_devices) continue;
       names.push_back(mutant.name);
       if (only.empty() || only == mutant.name) list.push_back({stage, &mutant});
     }
   if (list.empty()) refuse("--only: no mutant '{}'; there are {}", only, fmt::join(names, ", "));
   return list;
+}
+
+std::unique_ptr<device::Backend> backend_with_faults(const std::string& name,
+                                                     std::span<const int> devices) {
+  if (name == "host") return device::make_host_backend(64, device::KernelBuild::kWithFaults);
+  if (name == "nvidia")
+    return device::make_nvidia_backend(devices, device::KernelBuild::kWithFaults);
+  refuse("--backend: planted faults exist on host and nvidia, not on '{}'", name);
 }
 
 nlohmann::json mutant_json(const MutantResult& result) {
@@ -41,10 +52,9 @@ nlohmann::json mutant_json(const MutantResult& result) {
 }  // namespace
 
 int mutants_command(const CommonOptions& common, const MutantsOptions& options) {
-  if (common.backend != "host")
-    refuse("--backend: planted faults exist only on host, not on '{}'", common.backend);
-  const auto list = planted(common, options.only);
-  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  const std::vector<int> devices = common.parsed_devices();
+  const auto list = planted(common, options.only, devices.size() > 1);
+  KernelRunner runner(backend_with_faults(common.backend, devices));
   JsonFile json(common.json);
   nlohmann::json table = nlohmann::json::array();
   std::size_t killed = 0;

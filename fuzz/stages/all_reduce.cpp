@@ -171,7 +171,7 @@ void reference(const Case& item, Outputs& out) {
               out[2].tensor.view<std::int32_t, 1>()});
 }
 
-/// All ranks that come, in one cooperative launch: they wait for each other.
+/// The ranks that come, those of a device in one cooperative launch: they wait for each other.
 void launch(const Case& item, const Launcher& launcher) {
   const AllReduceInput input = input_of(item);
   const std::int64_t ranks = input.partials.dim(0);
@@ -180,20 +180,47 @@ void launch(const Case& item, const Launcher& launcher) {
   kernels::PeerBuffers peers{};
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    peers.partial[at] = launcher.address<const std::uint16_t>("partials") + rank * rank_elements;
-    peers.sum[at] = launcher.address<std::uint16_t>("out.sum") + rank * rank_elements;
-    peers.mailbox[at] = launcher.address<std::int32_t>("out.flags") + rank * ranks * channels;
+    const Launcher own = launcher.on_rank(rank, ranks);
+    peers.partial[at] = own.address<const std::uint16_t>("partials") + rank * rank_elements;
+    peers.sum[at] = own.address<std::uint16_t>("out.sum") + rank * rank_elements;
+    peers.mailbox[at] = own.address<std::int32_t>("out.flags") + rank * ranks * channels;
   }
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(channels),
-                          .blocks_z = static_cast<std::uint32_t>(ranks - input.absent),
-                          .threads_x = 64,
-                          .cooperative = true};
-  launcher.run("monoref_all_reduce", grid, peers, ranks * ranks * channels,
-               launcher.address<std::int32_t>("out.status"), input.partials.dim(1),
-               static_cast<std::int32_t>(input.partials.dim(2)), static_cast<std::int32_t>(ranks),
-               std::int32_t{0}, input.tag, input.owner_from,
-               static_cast<std::int32_t>(item.contract.all_reduce_order),
-               input.absent > 0 ? kShortSpinLimit : kSpinLimit);
+  launcher.together([&] {
+    for (const auto [first, count] : launcher.rank_groups(ranks, ranks - input.absent)) {
+      const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(channels),
+                              .blocks_z = static_cast<std::uint32_t>(count),
+                              .threads_x = 64,
+                              .cooperative = true};
+      const Launcher own = launcher.on_rank(first, ranks);
+      own.run("monoref_all_reduce", grid, peers, ranks * ranks * channels,
+              own.address<std::int32_t>("out.status") + first, input.partials.dim(1),
+              static_cast<std::int32_t>(input.partials.dim(2)), static_cast<std::int32_t>(ranks),
+              static_cast<std::int32_t>(first), input.tag, input.owner_from,
+              static_cast<std::int32_t>(item.contract.all_reduce_order),
+              input.absent > 0 ? kShortSpinLimit : kSpinLimit);
+    }
+  });
+}
+
+std::int64_t ranks_of(const Case& item) {
+  return item.input("partials").dim(0);
+}
+
+/// Partials, sums, mailbox and status lie with their rank; the others come there for them.
+std::vector<RankShare> shares(const Case& item) {
+  const AllReduceInput input = input_of(item);
+  const auto [ranks, rows, hidden] = all_reduce_shape(input);
+  const std::int64_t mailbox = ranks * input.flags.dim(3);
+  std::vector<RankShare> list;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const std::int64_t rows_of_rank = rank * rows * hidden;
+    list.push_back({"partials", rank, false, rows_of_rank, rows * hidden});
+    list.push_back({"out.sum", rank, true, rows_of_rank, rows * hidden});
+    for (std::int64_t phase = 0; phase < kReducePhases; ++phase)
+      list.push_back({"out.flags", rank, true, (phase * ranks + rank) * mailbox, mailbox});
+    if (rank < ranks - input.absent) list.push_back({"out.status", rank, true, rank, 1});
+  }
+  return list;
 }
 
 bool is_complete(const Case& item) {
@@ -321,6 +348,8 @@ Stage all_reduce_stage() {
   stage.outputs = outputs;
   stage.reference = reference;
   stage.launch = launch;
+  stage.ranks = ranks_of;
+  stage.shares = shares;
   stage.properties = {
       {"rank_agreement", "all ranks have the same bits", ranks_agree},
       {"form_agreement", "the owner form and the direct form give the same bits", forms_agree},
@@ -343,6 +372,10 @@ Stage all_reduce_stage() {
       {"reduce_tags_compared_as_numbers", "own", "tags that wrapped around count as smaller"},
       {"reduce_own_flag_not_advanced", "own", "a rank does not store its own flag"},
       {"reduce_status_of_wrong_peer", "own", "a rank that waited names another peer"},
+      {"reduce_flag_before_sums", "own", "a rank raises its flag before its sums are stored", true},
+      {"reduce_flag_awaited_by_equality", "own", "a flag that is ahead has not arrived", true},
+      {"flags_stored_plainly", "own", "flags are plain stores, not releases", true},
+      {"flags_ordered_on_one_device", "own", "releases and acquires hold for one device", true},
   };
   return stage;
 }

@@ -153,9 +153,21 @@ class StepLinks {
   }
 
  private:
-  /// Ranks' rows under each other.
-  Layout all_rows() const { return Layout::dense({shape_.ranks * rows_, shape_.hidden}); }
-  Layout rank_0() const { return Layout::dense({rows_, shape_.hidden}); }
+  Layout rows_of_rank() const { return Layout::dense({rows_, shape_.hidden}); }
+  /// One rank's rows of [ranks, rows, hidden].
+  ChainRead rows_of(const char* name, const std::string& tensor, std::int64_t rank) const {
+    return {name, tensor, rows_of_rank(), rank * rows_ * shape_.hidden};
+  }
+  /// A link that every rank has. `each(rank)` makes it, and its name goes behind the rank's.
+  template <class Each>
+  void append_on_ranks(std::vector<ChainLink>& links, Each each) const {
+    for (std::int64_t rank = 0; rank < shape_.ranks; ++rank) {
+      ChainLink link = each(rank);
+      link.name = fmt::format("{}r{}.{}", prefix_, rank, link.name);
+      link.rank = rank;
+      links.push_back(std::move(link));
+    }
+  }
 
   void append_start(std::vector<ChainLink>& links) const {
     const std::string hidden = prefix_ + "hidden";
@@ -165,11 +177,13 @@ class StepLinks {
     append_auxiliary(links, 0, dense ? prefix_ + "embedding" : hidden, "");
     if (dense) append_auxiliary(links, 1, hidden, prefix_ + "residual");
     if (planted_("runner_start_not_copied") && step_ > 0) return;
-    links.push_back({prefix_ + "start",
-                     "auxiliary_state",
-                     {{"hidden", hidden, all_rows()}},
-                     {{"state", "ars0"}},
-                     {}});
+    append_on_ranks(links, [&](std::int64_t rank) -> ChainLink {
+      return {"start",
+              "auxiliary_state",
+              {rows_of("hidden", hidden, rank)},
+              {{"state", "ars0", rank, shape_.ranks, true}},
+              {}};
+    });
   }
 
   void append_layer(std::vector<ChainLink>& links, std::int64_t i) const {
@@ -200,13 +214,15 @@ class StepLinks {
     const std::string last = std::to_string(layers % 2);
     const std::string read =
         planted_("runner_final_norm_of_other_buffer") ? std::to_string((layers + 1) % 2) : last;
-    links.push_back({prefix_ + "final_norm",
-                     "final_norm",
-                     {{"ar", "ars" + read, all_rows()},
-                      {"res", "h_mids" + last, all_rows()},
-                      {"gamma", "final_gamma"}},
-                     {{"out", prefix_ + "out"}},
-                     {{"eps", shape_.eps}}});
+    append_on_ranks(links, [&](std::int64_t rank) -> ChainLink {
+      return {"final_norm",
+              "final_norm",
+              {rows_of("ar", "ars" + read, rank),
+               rows_of("res", "h_mids" + last, rank),
+               {"gamma", "final_gamma"}},
+              {{"out", prefix_ + "out", rank, shape_.ranks, true}},
+              {{"eps", shape_.eps}}};
+    });
     links.push_back({prefix_ + "step_counter",
                      "step_counter",
                      {{"counter", "step"}},
@@ -220,10 +236,11 @@ class StepLinks {
     if ((item_.integer("aux_mask") >> index & 1) == 0) return;
     ChainLink link{fmt::format("{}auxiliary_state{}", prefix_, index),
                    "auxiliary_state",
-                   {{"hidden", hidden, rank_0()}},
+                   {rows_of("hidden", hidden, 0)},
                    {{"state", fmt::format("{}aux{}", prefix_, index)}},
                    {}};
-    if (!residual.empty()) link.reads.push_back({"residual", residual, rank_0()});
+    if (!residual.empty()) link.reads.push_back(rows_of("residual", residual, 0));
+    link.rank = 0;
     links.push_back(std::move(link));
   }
 
@@ -500,6 +517,7 @@ Stage decode_step_stage() {
        ScalarSpec::integer("first_tag", kInt32Min, kInt32Max)});
   stage.build = build;
   stage.chain = make_links;
+  stage.ranks = layer_ranks;
   as_chain(stage);
   stage.outputs = [chain = stage.outputs](const Case& item) {
     check_admission(item);

@@ -27,7 +27,7 @@ void add_layer_shape(Case& item, const LayerShape& shape) {
 }
 
 LayerShape layer_shape_of(const Case& item) {
-  return {.ranks = item.integer("ranks"),
+  return {.ranks = layer_ranks(item),
           .hidden = item.integer("hidden"),
           .heads = item.integer("heads"),
           .head_dim = item.integer("head_dim"),
@@ -42,6 +42,10 @@ LayerShape layer_shape_of(const Case& item) {
           .scaling = item.real("scaling"),
           .limit = item.real("limit"),
           .selection = selection_of(item)};
+}
+
+std::int64_t layer_ranks(const Case& item) {
+  return item.integer("ranks");
 }
 
 /// One rank of a layer: how its links and tensors are named.
@@ -63,14 +67,19 @@ void LayerLinks::append_to(std::vector<ChainLink>& links) const {
     const std::string r = fmt::format("r{}.", i);
     ranks.push_back({i, link_prefix + r, r, layer_prefix + r});
   }
+  const auto append_on = [&](const Rank& rank, auto append) {
+    const std::size_t from = links.size();
+    (this->*append)(links, rank);
+    for (std::size_t i = from; i < links.size(); ++i) links[i].rank = rank.index;
+  };
   for (const Rank& rank : ranks) {
-    append_before_attention(links, rank);
-    append_attention(links, rank);
+    append_on(rank, &LayerLinks::append_before_attention);
+    append_on(rank, &LayerLinks::append_attention);
   }
   append_reduction(links, "attention_all_reduce", "o_partials", "o_sum", tag);
   for (const Rank& rank : ranks) {
-    append_routing(links, rank);
-    append_experts(links, rank);
+    append_on(rank, &LayerLinks::append_routing);
+    append_on(rank, &LayerLinks::append_experts);
   }
   append_reduction(links, "expert_all_reduce", "ffn_partials", ar_out,
                    static_cast<std::int32_t>(static_cast<std::uint32_t>(tag) + 1));

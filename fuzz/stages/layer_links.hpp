@@ -35,6 +35,7 @@ struct LayerShape {
 };
 void add_layer_shape(Case& item, const LayerShape& shape);
 LayerShape layer_shape_of(const Case& item);
+std::int64_t layer_ranks(const Case& item);
 
 /// Where one layer of one step finds and leaves things.
 struct LayerLinks {

@@ -170,6 +170,7 @@ Stage sparse_layer_stage() {
   list_layer_inputs(stage, "");
   stage.build = build;
   stage.chain = make_links;
+  stage.ranks = layer_ranks;
   as_chain(stage);
   stage.properties = {{"ranks_agree", "every rank ends with the same bits", ranks_agree},
                       {"request_independence", "a request alone has the same rows, below 5 rows",

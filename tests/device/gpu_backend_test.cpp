@@ -1,101 +1,20 @@
 // The common part of the GPU backends, on a "device" that is this machine's memory and executor.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <thread>
 
-#include "device/backends/gpu_runtime.hpp"
-#include "device/backends/host_executor.hpp"
 #include "tests/device/behaviour.hpp"
 #include "tests/device/launcher.hpp"
+#include "tests/device/pretend_runtime.hpp"
 
 namespace monoref::device {
 namespace {
-
-/// What a test wants to know of the runtime, or to happen in it.
-struct Script {
-  bool stuck = false;  ///< work never ends
-  int looks = 0;       ///< after which work ends
-  std::chrono::milliseconds between_looks{0};
-  bool recovers = true;
-  int copies_in = 0;
-  int copies_out = 0;
-};
-
-class PretendRuntime final : public GpuRuntime {
- public:
-  explicit PretendRuntime(Script& script) : script_(script) {}
-  ~PretendRuntime() override { PretendRuntime::release_reserved(); }
-
-  std::string name() const override { return "pretend"; }
-  int wave() const override { return 32; }
-
-  std::byte* allocate(std::size_t bytes) override {
-    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(4096, bytes));
-    memory_.emplace(memory, std::unique_ptr<std::byte, void (*)(void*)>(memory, &std::free));
-    return memory;
-  }
-  void release(std::byte* memory) override { memory_.erase(memory); }
-  std::byte* allocate_host(std::size_t bytes) override { return allocate(bytes); }
-  void release_host(std::byte* memory) override { release(memory); }
-
-  std::byte* reserve(std::uint64_t span, std::span<const ByteExtent> backed) override {
-    constexpr std::uint64_t kPage = 4096;
-    void* const range =
-        mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    EXPECT_NE(range, MAP_FAILED);
-    auto* const begin = static_cast<std::byte*>(range);
-    for (const ByteExtent& run : backed) {
-      const std::uint64_t first = run.offset / kPage * kPage;
-      EXPECT_EQ(mprotect(begin + first, run.offset + run.size - first, PROT_READ | PROT_WRITE), 0);
-    }
-    ranges_[begin] = span;
-    return begin;
-  }
-  void release_reserved() override {
-    for (const auto& [begin, span] : ranges_) munmap(begin, span);
-    ranges_.clear();
-  }
-
-  void copy_in(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    ++script_.copies_in;
-    std::memcpy(device, host, bytes);
-  }
-  void copy_out(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    ++script_.copies_out;
-    std::memcpy(host, device, bytes);
-  }
-  void launch(const simt::host::KernelEntry& kernel, const Grid& grid, void** arguments) override {
-    const RunReport report = run_on_host(
-        {&kernel, grid, arguments, 10, [](std::uintptr_t, bool) { return std::string("fault"); }});
-    if (report.status != RunStatus::kOk) error_ = report.message;
-  }
-  bool idle() override {
-    if (!error_.empty()) throw GpuError{std::exchange(error_, {})};
-    std::this_thread::sleep_for(script_.between_looks);
-    return !script_.stuck && script_.looks-- <= 0;
-  }
-  bool recover() override {
-    memory_.clear();
-    return script_.recovers;
-  }
-
- private:
-  Script& script_;
-  std::string error_;
-  std::map<std::byte*, std::uint64_t> ranges_;
-  std::map<std::byte*, std::unique_ptr<std::byte, void (*)(void*)>> memory_;
-};
 
 class GpuBehaviour : public testing::TestWithParam<BehaviourTest> {};
 
 TEST_P(GpuBehaviour, IsRight) {
   Script script;
-  GetParam().run(*make_gpu_backend(std::make_unique<PretendRuntime>(script)));
+  GetParam().run(*make_pretend_backend(script));
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpu, GpuBehaviour, testing::ValuesIn(behaviour_tests()),
@@ -103,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, GpuBehaviour, testing::ValuesIn(behaviour_tests())
 
 TEST(GpuBackend, MovesACaseInOneCopyEachWay) {
   Script script;
-  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  const auto backend = make_pretend_backend(script);
   const std::vector<std::uint8_t> bytes(1000, 3);
   backend->place(std::vector{buffer("a", bytes), buffer("b", bytes, 4096), buffer("c", bytes)});
   run(*backend, "monoref_test_store", row(1, 1), pointer<std::uint8_t>(*backend, 1),
@@ -117,7 +36,7 @@ TEST(GpuBackend, MovesACaseInOneCopyEachWay) {
 
 TEST(GpuBackend, NeighbouringExtentsShareACanary) {
   Script script;
-  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  const auto backend = make_pretend_backend(script);
   const std::vector<std::uint8_t> image{1, 2, 3, 4, 5, 6, 7, 8, 9};
   const auto place = [&] {
     backend->place(std::vector{BufferRequest{"cache",
@@ -145,7 +64,7 @@ TEST(GpuBackend, NeighbouringExtentsShareACanary) {
 
 TEST(GpuBackend, CrashAndRecovery) {
   Script script;
-  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  const auto backend = make_pretend_backend(script);
   const std::vector<std::uint8_t> bytes(8, 3);
   std::uint8_t* const null = nullptr;
   backend->place(std::vector{buffer("a", bytes)});
@@ -166,7 +85,7 @@ TEST(GpuBackend, CrashAndRecovery) {
 
 TEST(GpuBackend, TimeBetweenLooksIsNotTheKernels) {
   Script script;
-  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  const auto backend = make_pretend_backend(script);
   backend->set_time_limit(0.1);
   const std::vector<std::uint8_t> bytes(8, 3);
   backend->place(std::vector{buffer("a", bytes)});
@@ -179,7 +98,7 @@ TEST(GpuBackend, TimeBetweenLooksIsNotTheKernels) {
 
 TEST(GpuBackend, Hang) {
   Script script;
-  const auto backend = make_gpu_backend(std::make_unique<PretendRuntime>(script));
+  const auto backend = make_pretend_backend(script);
   backend->set_time_limit(0.05);
   const std::vector<std::uint8_t> bytes(8, 3);
   backend->place(std::vector{buffer("a", bytes)});
@@ -189,6 +108,174 @@ TEST(GpuBackend, Hang) {
   EXPECT_EQ(report.status, RunStatus::kHung);
   EXPECT_NE(report.message.find("the device must be reset"), std::string::npos);
   EXPECT_THROW(backend->place(std::vector{buffer("a", bytes)}), Unavailable);
+}
+
+std::vector<std::uint8_t> numbered(std::size_t count) {
+  std::vector<std::uint8_t> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::uint8_t>(i);
+  return bytes;
+}
+
+/// Stores one byte on a device.
+void store(Backend& backend, std::size_t index, int device, std::int64_t at, std::uint32_t value) {
+  auto* const base = static_cast<std::uint8_t*>(backend.address(index, device));
+  const std::vector<KernelArgument> arguments{argument(base), argument(at), argument(value)};
+  backend.launch("monoref_test_store", row(1, 32), arguments, device);
+}
+
+/// Four bytes of each of two devices, and four of both.
+BufferRequest shared_out(const std::vector<std::uint8_t>& bytes) {
+  BufferRequest request = buffer("parts", bytes);
+  request.runs = {{0, 4, 1, 0}, {4, 4, 2, 1}, {8, 4, 3, -1}};
+  return request;
+}
+
+TEST(SeveralDevices, EachHasItsPartsAtTheirOffsets) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const auto bytes = numbered(12);
+  BufferRequest second_alone = buffer("alone", bytes);
+  second_alone.runs = {{0, 12, 2, 1}};
+  backend->place(std::vector{shared_out(bytes), second_alone});
+  EXPECT_EQ(backend->devices(), 2);
+  EXPECT_NE(backend->address(0, 0), backend->address(0, 1));
+  EXPECT_EQ(backend->address(1, 0), nullptr);
+  store(*backend, 0, 0, 1, 101);
+  store(*backend, 0, 1, 6, 106);
+  store(*backend, 1, 1, 11, 111);
+  ASSERT_EQ(backend->finish().status, RunStatus::kOk);
+  EXPECT_EQ(backend->damaged_guard(), std::nullopt);
+  EXPECT_EQ(content<std::uint8_t>(*backend, 0, 12),
+            (std::vector<std::uint8_t>{0, 101, 2, 3, 4, 5, 106, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(content<std::uint8_t>(*backend, 1, 12),
+            (std::vector<std::uint8_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 111}));
+}
+
+TEST(SeveralDevices, PartsOfOthersAreGuards) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const auto bytes = numbered(12);
+  const auto damage = [&](int device, std::int64_t at) {
+    backend->place(std::vector{shared_out(bytes)});
+    store(*backend, 0, device, at, 99);
+    EXPECT_EQ(backend->finish().status, RunStatus::kOk);
+    return backend->damaged_guard().value_or("none");
+  };
+  EXPECT_EQ(damage(0, 3), "none");
+  EXPECT_EQ(damage(0, 5), "buffer 'parts': written at byte 5, between its extents on device 0");
+  EXPECT_EQ(damage(1, 3), "buffer 'parts': written at byte 3, between its extents on device 1");
+  EXPECT_EQ(damage(1, 12), "buffer 'parts': written 0 bytes past its end (12 bytes) on device 1");
+  EXPECT_EQ(damage(1, 9), "buffer 'parts': byte 9 on device 1 is not what it is on device 0");
+}
+
+TEST(SeveralDevices, AnImageIsWrittenWhereItLies) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const std::vector<std::uint8_t> zeros(12);
+  backend->place(std::vector{shared_out(zeros)});
+  EXPECT_EQ(backend->finish().status, RunStatus::kOk);
+  const auto bytes = numbered(12);
+  backend->write(0, std::as_bytes(std::span(bytes)));
+  store(*backend, 0, 1, 7, 107);
+  EXPECT_EQ(backend->finish().status, RunStatus::kOk);
+  EXPECT_EQ(backend->damaged_guard(), std::nullopt);
+  EXPECT_EQ(content<std::uint8_t>(*backend, 0, 12),
+            (std::vector<std::uint8_t>{0, 1, 2, 3, 4, 5, 6, 107, 8, 9, 10, 11}));
+}
+
+/// A token goes from a block on one device to a block on the other and back, in two launches.
+TEST(SeveralDevices, KernelsWaitForEachOther) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const std::vector<std::uint32_t> zero(2);
+  BufferRequest flags = buffer("flags", zero);
+  flags.runs = {{0, 4, 1, 0}, {4, 4, 2, 1}};
+  const std::vector<std::uint32_t> none(2);
+  backend->place(std::vector{flags, buffer("done", none)});
+  auto* const first = static_cast<std::uint32_t*>(backend->address(0, 0));
+  auto* const second = static_cast<std::uint32_t*>(backend->address(0, 1)) + 1;
+  backend->together([&] {
+    for (int device = 0; device < 2; ++device) {
+      std::uint32_t* const own = device == 0 ? first : second;
+      std::uint32_t* const peer = device == 0 ? second : first;
+      const std::vector<KernelArgument> arguments{argument(own), argument(peer)};
+      backend->launch("monoref_test_meet", cooperative(1, 32), arguments, device);
+    }
+  });
+  const RunReport report = backend->finish();
+  ASSERT_EQ(report.status, RunStatus::kOk) << report.message;
+  EXPECT_EQ(content<std::uint32_t>(*backend, 0, 2), (std::vector<std::uint32_t>{1, 1}));
+}
+
+TEST(SeveralDevices, TimeIsThatOfAllLaunches) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const auto bytes = numbered(12);
+  backend->place(std::vector{shared_out(bytes)});
+  const auto seconds = backend->device_seconds([&] {
+    store(*backend, 0, 0, 0, 100);
+    store(*backend, 0, 1, 4, 104);
+  });
+  ASSERT_TRUE(seconds);
+  EXPECT_GT(*seconds, 0.0);
+  EXPECT_EQ(backend->finish().status, RunStatus::kOk);
+  EXPECT_EQ(content<std::uint8_t>(*backend, 0, 12)[4], 104);
+}
+
+TEST(SeveralDevices, AFaultOnOneIsTheVerdict) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const auto bytes = numbered(12);
+  std::uint8_t* const null = nullptr;
+  const std::int64_t at = 8;
+  const std::uint32_t value = 1;
+  const std::vector<KernelArgument> arguments{argument(null), argument(at), argument(value)};
+  backend->place(std::vector{shared_out(bytes)});
+  backend->launch("monoref_test_store", row(1, 1), arguments, 1);
+  const RunReport report = backend->finish();
+  EXPECT_EQ(report.status, RunStatus::kCrashed);
+  EXPECT_NE(report.message.find("kernel 'monoref_test_store': "), std::string::npos);
+  backend->place(std::vector{shared_out(bytes)});
+  store(*backend, 0, 1, 4, 24);
+  EXPECT_EQ(backend->finish().status, RunStatus::kOk);
+  EXPECT_EQ(content<std::uint8_t>(*backend, 0, 12)[4], 24);
+}
+
+TEST(SeveralDevices, ThatCannotReachEachOtherAreRefused) {
+  Script script;
+  script.reaches = false;
+  EXPECT_THROW(make_pretend_backend(script, 2), GpuError);
+  EXPECT_NO_THROW(make_pretend_backend(script, 1));
+}
+
+TEST(SeveralDevices, NumbersMustExist) {
+  const auto message = [](std::vector<int> devices, int count) {
+    try {
+      check_device_numbers("nvidia", devices, count);
+    } catch (const Unavailable& unavailable) {
+      return unavailable.message;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(message({0, 1}, 2), "none");
+  EXPECT_EQ(message({0, 2}, 2), "nvidia backend: there is no device 2; there are 2, from 0 on");
+  EXPECT_EQ(message({0}, 0), "nvidia backend: there is no device");
+}
+
+TEST(SeveralDevices, RunsThatDoNotFitAreRefused) {
+  Script script;
+  const auto backend = make_pretend_backend(script, 2);
+  const auto refused = [&](std::vector<DeviceRun> runs) {
+    const auto bytes = numbered(12);
+    BufferRequest request = buffer("parts", bytes);
+    request.runs = std::move(runs);
+    EXPECT_THROW(backend->place(std::vector{request}), std::invalid_argument);
+  };
+  refused({{0, 4, 1, 0}});                // ends early
+  refused({{0, 4, 1, 0}, {5, 7, 2, 1}});  // a gap
+  refused({{0, 12, 0, -1}});              // nobody
+  refused({{0, 12, 4, -1}});              // a third device
+  refused({{0, 12, 1, 1}});               // the source has it not
 }
 
 }  // namespace

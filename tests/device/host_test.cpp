@@ -324,7 +324,7 @@ TEST(HostExecutor, Faults) {
     return content<std::uint32_t>(backend, 0, 1)[0];
   };
   const auto shipped = make_host_backend(64);
-  const auto with_faults = make_host_backend(64, HostKernels::kWithFaults);
+  const auto with_faults = make_host_backend(64, KernelBuild::kWithFaults);
   EXPECT_EQ(value(*with_faults), 1U);
   set_active_fault("test_fault");
   EXPECT_EQ(value(*with_faults), 2U);
@@ -337,7 +337,7 @@ TEST(HostExecutor, Faults) {
 
 TEST(HostExecutor, RefusesOtherWaves) {
   EXPECT_THROW(make_host_backend(16), std::invalid_argument);
-  EXPECT_THROW(make_host_backend(32, HostKernels::kWithFaults), std::invalid_argument);
+  EXPECT_THROW(make_host_backend(32, KernelBuild::kWithFaults), std::invalid_argument);
 }
 
 TEST(HostMemory, RefusesWrongRequests) {

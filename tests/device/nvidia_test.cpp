@@ -11,17 +11,19 @@
 namespace monoref::device {
 namespace {
 
+constexpr int kFirst[] = {0};
+
 class NvidiaBehaviour : public testing::TestWithParam<BehaviourTest> {};
 
 TEST_P(NvidiaBehaviour, IsRight) {
-  GetParam().run(*make_nvidia_backend());
+  GetParam().run(*make_nvidia_backend(kFirst));
 }
 
 INSTANTIATE_TEST_SUITE_P(Nvidia, NvidiaBehaviour, testing::ValuesIn(behaviour_tests()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 TEST(Nvidia, CasesASecond) {
-  const auto backend = make_nvidia_backend();
+  const auto backend = make_nvidia_backend(kFirst);
   const std::vector<std::uint8_t> bytes(2000, 3);
   constexpr int kCases = 20000;
   int right = 0;
@@ -64,7 +66,7 @@ class NvidiaDeathTest : public testing::Test {
 
 TEST_F(NvidiaDeathTest, Crash) {
   const auto crash = [] {
-    const auto backend = make_nvidia_backend();
+    const auto backend = make_nvidia_backend(kFirst);
     const std::vector<std::uint8_t> bytes(8, 3);
     std::uint8_t* const null = nullptr;
     backend->place(std::vector{buffer("a", bytes)});
@@ -77,7 +79,7 @@ TEST_F(NvidiaDeathTest, Crash) {
 
 TEST_F(NvidiaDeathTest, GapBetweenExtents) {
   const auto touch_gap = [] {
-    const auto backend = make_nvidia_backend();
+    const auto backend = make_nvidia_backend(kFirst);
     const std::vector<std::uint8_t> image(8, 1);
     backend->place(std::vector{BufferRequest{
         "cache", {{0, 4}, {std::uint64_t{1} << 42, 4}}, 16, std::as_bytes(std::span(image))}});
@@ -90,7 +92,7 @@ TEST_F(NvidiaDeathTest, GapBetweenExtents) {
 
 TEST_F(NvidiaDeathTest, Hang) {
   const auto hang = [] {
-    const auto backend = make_nvidia_backend();
+    const auto backend = make_nvidia_backend(kFirst);
     const std::vector<std::uint32_t> zero(1);
     backend->place(std::vector{buffer("flag", zero)});
     backend->set_time_limit(0.5);

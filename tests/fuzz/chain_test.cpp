@@ -22,7 +22,7 @@ class PlantedFault {
 
 CaseResult judge_with_fault(const Case& item, std::string_view fault) {
   const PlantedFault planted(fault);
-  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
   return judge_case(find_stage(item.stage), item, {.runners = {&runner}});
 }
 

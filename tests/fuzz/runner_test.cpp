@@ -171,7 +171,7 @@ TEST(Campaign, AFailureIsShrunkAndItsLineFailsAgain) {
 // The planted faults are off unless asked for: the build that has them is otherwise the shipped
 // one.
 TEST(Mutants, WithoutAnActiveFaultNothingIsFound) {
-  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
   CampaignOptions options{.stages = select_stages("all"), .runners = {&runner}};
   options.cases = 300;
   const CampaignReport report =
@@ -182,7 +182,7 @@ TEST(Mutants, WithoutAnActiveFaultNothingIsFound) {
 
 TEST(Mutants, AKilledMutantHasALineThatKillsItAgain) {
   const Stage& stage = find_stage("index_cache_insert");
-  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
   const MutantResult result = try_mutant(stage, stage.mutants.front(), runner, 1, 30);
   ASSERT_TRUE(result.killed);
   device::set_active_fault(stage.mutants.front().name);
@@ -193,7 +193,7 @@ TEST(Mutants, AKilledMutantHasALineThatKillsItAgain) {
 
 TEST(Mutants, AFaultThatIsNotPlantedSurvives) {
   const Stage& stage = find_stage("token_rows");
-  KernelRunner runner(device::make_host_backend(64, device::HostKernels::kWithFaults));
+  KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
   const MutantResult result =
       try_mutant(stage, {"no_such_fault", "own", "nothing"}, runner, 1, 0.2);
   EXPECT_FALSE(result.killed);

@@ -157,6 +157,14 @@ monoref_test_mailboxes(std::uint32_t laps, std::uint32_t* mailboxes, std::uint64
 }
 MONOREF_REGISTER(monoref_test_mailboxes);
 
+/// Raises a flag of another launch, and waits until its own is raised.
+MONOREF_KERNEL(64) monoref_test_meet(const std::uint32_t* own, std::uint32_t* peer) {
+  if (threadIdx.x != 0) return;
+  simt::store_release(peer, 1U);
+  while (simt::load_acquire(own) == 0) simt::relax();
+}
+MONOREF_REGISTER(monoref_test_meet);
+
 /// Thread 0 waits for a flag that the block's last thread sets: relax() must let it begin.
 MONOREF_KERNEL(1024) monoref_test_wait_in_block(std::uint32_t* flag, std::uint32_t* done) {
   if (threadIdx.x == 0) {
