@@ -22,6 +22,33 @@ TEST_P(NvidiaBehaviour, IsRight) {
 INSTANTIATE_TEST_SUITE_P(Nvidia, NvidiaBehaviour, testing::ValuesIn(behaviour_tests()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
+TEST(Nvidia, ADeviceThatThereIsNotIsUnavailable) {
+  constexpr int kNone[] = {0, 99};
+  try {
+    make_nvidia_backend(kNone);
+    ADD_FAILURE() << "made";
+  } catch (const Unavailable& unavailable) {
+    EXPECT_EQ(unavailable.message.find("nvidia backend: there is no device 99; there are "), 0U)
+        << unavailable.message;
+  }
+}
+
+TEST(Nvidia, FaultsAreSwitchedInTheBuildThatHasThem) {
+  const auto value = [](KernelBuild kernels) {
+    const auto backend = make_nvidia_backend(kFirst, kernels);
+    const std::vector<std::uint32_t> zero(1);
+    backend->place(std::vector{buffer("out", zero)});
+    run(*backend, "monoref_test_fault", row(1, 64), pointer<std::uint32_t>(*backend, 0));
+    return content<std::uint32_t>(*backend, 0, 1)[0];
+  };
+  EXPECT_EQ(value(KernelBuild::kWithFaults), 1U);
+  set_active_fault("test_fault");
+  EXPECT_EQ(value(KernelBuild::kWithFaults), 2U);
+  EXPECT_EQ(value(KernelBuild::kShipped), 1U);
+  set_active_fault("");
+  EXPECT_EQ(value(KernelBuild::kWithFaults), 1U);
+}
+
 TEST(Nvidia, CasesASecond) {
   const auto backend = make_nvidia_backend(kFirst);
   const std::vector<std::uint8_t> bytes(2000, 3);
@@ -101,6 +128,89 @@ TEST_F(NvidiaDeathTest, Hang) {
     end_with_verdict(*backend, report, RunStatus::kHung, "still runs after 0.5 s");
   };
   EXPECT_EXIT(hang(), testing::ExitedWithCode(0), "the device must be reset");
+}
+
+// From here on two devices are needed.
+
+constexpr int kTwo[] = {0, 1};
+
+/// A flag of each device on it, and the kernels that raise the other's and wait for their own.
+struct Meeting {
+  explicit Meeting(Backend& on) : backend(on) {
+    BufferRequest request = buffer("flags", zero);
+    request.runs = {{0, 4, 1, 0}, {4, 4, 2, 1}};
+    backend.place(std::vector{request});
+  }
+  void launch(int device) {
+    std::uint32_t* const flags[] = {pointer_on(0), pointer_on(1) + 1};
+    const std::vector<KernelArgument> arguments{argument(flags[device]),
+                                                argument(flags[1 - device])};
+    backend.launch("monoref_test_meet", cooperative(1, 32), arguments, device);
+  }
+  std::uint32_t* pointer_on(int device) const {
+    return static_cast<std::uint32_t*>(backend.address(0, device));
+  }
+
+  Backend& backend;
+  std::vector<std::uint32_t> zero = std::vector<std::uint32_t>(2);
+};
+
+TEST(NvidiaTwo, KernelsWaitForEachOther) {
+  const auto backend = make_nvidia_backend(kTwo);
+  constexpr int kCases = 2000;
+  for (int i = 0; i < kCases; ++i) {
+    Meeting meeting(*backend);
+    backend->together([&] {
+      for (const int device : kTwo) meeting.launch(device);
+    });
+    const RunReport report = backend->finish();
+    ASSERT_EQ(report.status, RunStatus::kOk) << report.message;
+    ASSERT_EQ(backend->damaged_guard(), std::nullopt);
+    ASSERT_EQ(content<std::uint32_t>(*backend, 0, 2), (std::vector<std::uint32_t>{1, 1}));
+  }
+}
+
+TEST(NvidiaTwo, APlaceOfAnotherDeviceIsAGuard) {
+  const auto backend = make_nvidia_backend(kTwo);
+  const std::vector<std::uint8_t> bytes(8, 3);
+  BufferRequest request = buffer("parts", bytes);
+  request.runs = {{0, 4, 1, 0}, {4, 4, 2, 1}};
+  backend->place(std::vector{request});
+  auto* const base = static_cast<std::uint8_t*>(backend->address(0, 1));
+  const std::int64_t at = 3;
+  const std::uint32_t value = 99;
+  const std::vector<KernelArgument> arguments{argument(base), argument(at), argument(value)};
+  backend->launch("monoref_test_store", row(1, 32), arguments, 1);
+  ASSERT_EQ(backend->finish().status, RunStatus::kOk);
+  EXPECT_EQ(backend->damaged_guard().value_or("none"),
+            "buffer 'parts': written at byte 3, between its extents on device 1");
+}
+
+TEST_F(NvidiaDeathTest, HangOfADeviceWhosePeerNeverComes) {
+  const auto hang = [] {
+    const auto backend = make_nvidia_backend(kTwo);
+    backend->set_time_limit(0.5);
+    Meeting meeting(*backend);
+    meeting.launch(1);
+    end_with_verdict(*backend, backend->finish(), RunStatus::kHung, "still runs after 0.5 s");
+  };
+  EXPECT_EXIT(hang(), testing::ExitedWithCode(0), "the device must be reset");
+}
+
+TEST_F(NvidiaDeathTest, CrashOfTheSecond) {
+  const auto crash = [] {
+    const auto backend = make_nvidia_backend(kTwo);
+    const std::vector<std::uint8_t> bytes(8, 3);
+    std::uint8_t* const null = nullptr;
+    const std::int64_t at = 8;
+    const std::uint32_t value = 1;
+    backend->place(std::vector{buffer("a", bytes)});
+    const std::vector<KernelArgument> arguments{argument(null), argument(at), argument(value)};
+    backend->launch("monoref_test_store", row(1, 1), arguments, 1);
+    end_with_verdict(*backend, backend->finish(), RunStatus::kCrashed,
+                     "kernel 'monoref_test_store': ");
+  };
+  EXPECT_EXIT(crash(), testing::ExitedWithCode(0), "did not recover");
 }
 
 }  // namespace
