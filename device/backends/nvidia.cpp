@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,7 +134,7 @@ class CudaRuntime final : public GpuRuntime {
   void reach(GpuRuntime& other) override;
   void follow(GpuRuntime& other) override;
   void hold() override;
-  void let_go() override { *gate_ = holds_; }
+  void let_go() override { pinned_->gate = holds_; }
   void start_clock() override {
     select();
     check(cudaEventRecord(clock_start_, stream_), "cudaEventRecord");
@@ -146,6 +147,11 @@ class CudaRuntime final : public GpuRuntime {
   bool recover() override;
 
  private:
+  /// What the device reads of the host's memory.
+  struct Pinned {
+    volatile std::uint32_t gate;  ///< the number of the last hold that is over
+    std::uint64_t active_fault;   ///< changes while the stream is idle only
+  };
   struct Range {
     CUdeviceptr begin = 0;
     std::uint64_t bytes = 0;
@@ -159,10 +165,9 @@ class CudaRuntime final : public GpuRuntime {
     check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
     check(cudaEventCreate(&clock_start_), "cudaEventCreate");
     check(cudaEventCreate(&clock_stop_), "cudaEventCreate");
-    void* gate = nullptr;
-    check(cudaMallocHost(&gate, sizeof(*gate_)), "cudaMallocHost");
-    gate_ = static_cast<std::uint32_t*>(gate);
-    *gate_ = holds_;
+    void* pinned = nullptr;
+    check(cudaMallocHost(&pinned, sizeof(Pinned)), "cudaMallocHost");
+    pinned_ = new (pinned) Pinned{holds_, 0};
   }
   Driver& driver() {
     if (driver_ == nullptr) driver_ = std::make_unique<Driver>();
@@ -187,7 +192,7 @@ class CudaRuntime final : public GpuRuntime {
   cudaEvent_t done_ = nullptr;  ///< of all that another runtime waits for
   cudaEvent_t clock_start_ = nullptr;
   cudaEvent_t clock_stop_ = nullptr;
-  volatile std::uint32_t* gate_ = nullptr;  ///< the number of the last hold that is over
+  Pinned* pinned_ = nullptr;
   std::uint32_t holds_ = 0;
   std::map<const void*, std::uint64_t> faults_;  ///< what the variables of this device hold
   std::unique_ptr<Driver> driver_;
@@ -267,12 +272,12 @@ const simt::cuda::Function& CudaRuntime::function_of(std::string_view kernel) {
 /// The fault in force becomes that of a kernel's text, in order with launches.
 void CudaRuntime::set_active_fault(const void* variable) {
   const std::uint64_t fault = simt::host::active_fault;
-  const auto [known, is_new] = faults_.try_emplace(variable, 0);
-  if (known->second == fault) return;
-  known->second = fault;
-  check(
-      cudaMemcpyToSymbolAsync(variable, &fault, sizeof(fault), 0, cudaMemcpyHostToDevice, stream_),
-      "cudaMemcpyToSymbol");
+  const auto [known, is_new] = faults_.try_emplace(variable, fault);
+  if (!is_new && known->second == fault) return;
+  known->second = pinned_->active_fault = fault;
+  check(cudaMemcpyToSymbolAsync(variable, &pinned_->active_fault, sizeof(fault), 0,
+                                cudaMemcpyHostToDevice, stream_),
+        "cudaMemcpyToSymbol");
 }
 
 /// Loads every kernel. Else the driver loads one at its first launch, for which it may wait for the
@@ -313,7 +318,7 @@ void CudaRuntime::follow(GpuRuntime& other) {
 void CudaRuntime::hold() {
   select();
   ++holds_;
-  check(driver().wait_value(stream_, reinterpret_cast<CUdeviceptr>(gate_), holds_,
+  check(driver().wait_value(stream_, reinterpret_cast<CUdeviceptr>(&pinned_->gate), holds_,
                             CU_STREAM_WAIT_VALUE_GEQ),
         "cuStreamWaitValue32");
 }
@@ -348,8 +353,8 @@ void CudaRuntime::launch(const simt::host::KernelEntry& kernel, const Grid& grid
 /// Destroys the context, and with it all memory, and opens a new one. The driver allows that after
 /// errors of a launch; after a fault on the device the process has to end (seen with 580).
 bool CudaRuntime::recover() {
-  if (gate_ != nullptr) let_go();
-  gate_ = nullptr;
+  if (pinned_ != nullptr) let_go();
+  pinned_ = nullptr;
   ranges_.clear();
   used_granules_.clear();
   free_granules_.clear();

@@ -101,6 +101,11 @@ MONOREF_DEVICE bool wait_for(const Exchange& x, const std::int32_t* flag) {
   return false;
 }
 
+/// Some 10 ms in which peers may get a reduction ahead, as those of a thread that is not scheduled.
+MONOREF_DEVICE void linger() {
+  for (int i = 0; i < 100000; ++i) simt::relax();
+}
+
 /// Tells all ranks that this one has got to `phase`, and waits until all have told this one. What
 /// they had stored before is then seen by this block. Returns the lowest rank that has not;
 /// `absent` is shared, one number. Block-collective.
@@ -112,6 +117,7 @@ MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int
   if (peer < x.ranks) {
     const bool told = !(MONOREF_FAULT(reduce_own_flag_not_advanced) && peer == rank);
     if (told) simt::store_release(x.flag(phase, peer, rank), x.tag);
+    if (MONOREF_FAULT(reduce_flag_awaited_by_equality) && rank == x.ranks - 1) linger();
     if (peer != rank && !wait_for(x, x.flag(phase, rank, peer))) simt::atomic_min(absent, peer);
   }
   __syncthreads();
