@@ -38,8 +38,9 @@ struct BufferRequest {
   std::span<const std::byte> image;  ///< first content
   /// For a backend of several devices. Each has the buffer at an address of its own, and of its
   /// bytes those of the runs that name it, at the offsets that they have in the whole; the others
-  /// are guards. The runs follow each other without gaps from 0 to the buffer's end. A buffer of
-  /// several extents is one run. Empty: all devices have all of it.
+  /// are guards. The runs follow each other without gaps from 0 to the buffer's end; one of no
+  /// bytes gives its devices an address. A buffer of several extents is one run. Empty: all devices
+  /// have all of it.
   std::vector<DeviceRun> runs = {};
 };
 

@@ -57,6 +57,7 @@ std::vector<DeviceRun> Placement::runs(const std::string& buffer,
   const std::uint64_t end = extents.back().offset + extents.back().size;
   const bool is_one_run = extents.size() > 1 || extents.front().offset != 0;
   std::vector<DeviceRun> runs{{0, end, 0, -1}};
+  std::uint32_t users = 0;
   for (const Use& use : found->second) {
     const bool is_whole = is_one_run || use.count == RankShare::kWhole;
     const std::uint64_t from = is_whole ? 0 : static_cast<std::uint64_t>(use.offset) * element_size;
@@ -64,6 +65,7 @@ std::vector<DeviceRun> Placement::runs(const std::string& buffer,
         is_whole ? end
                  : std::min<std::uint64_t>(
                        end, static_cast<std::uint64_t>(use.offset + use.count) * element_size);
+    users |= use.devices;
     if (from >= to) continue;
     cut(runs, to);
     for (auto run = cut(runs, from); run != runs.end() && run->offset < to; ++run) {
@@ -71,9 +73,14 @@ std::vector<DeviceRun> Placement::runs(const std::string& buffer,
       if (use.is_written) run->source = use.source;
     }
   }
-  for (DeviceRun& run : runs)
+  std::uint32_t holders = 0;
+  for (DeviceRun& run : runs) {
     if (run.devices == 0) run.devices = (1U << devices_) - 1;
+    holders |= run.devices;
+  }
   join_equal_neighbours(runs);
+  // Who uses no byte of it, a rank without rows, still needs an address.
+  if ((users & ~holders) != 0) runs.insert(runs.begin(), {0, 0, users & ~holders, -1});
   return runs;
 }
 

@@ -29,7 +29,7 @@ std::vector<ByteExtent> bytes_on(const BufferRequest& request, int device) {
   if (request.runs.empty()) return request.extents;
   std::vector<ByteExtent> own;
   for (const DeviceRun& run : request.runs) {
-    if (!names(run, device)) continue;
+    if (!names(run, device) || run.size == 0) continue;
     if (!own.empty() && own.back().offset + own.back().size == run.offset)
       own.back().size += run.size;
     else

@@ -25,7 +25,7 @@
 // allows.
 #if defined(__CUDACC__)
 #define MONOREF_RESIDENT_KERNEL(max_threads, blocks) \
-  extern "C" __global__ __launch_bounds__(max_threads, blocks) void
+  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads, blocks) void
 #else
 #define MONOREF_RESIDENT_KERNEL(max_threads, blocks) MONOREF_KERNEL(max_threads)
 #endif

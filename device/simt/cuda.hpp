@@ -44,16 +44,18 @@ struct Registrar {
 #define MONOREF_MEMBER __device__
 #if MONOREF_SIMT_FAULTS
 // Of two builds of a text in one program, one must keep its symbols to itself.
-#define MONOREF_KERNEL(max_threads) static __global__ __launch_bounds__(max_threads) void
+#define MONOREF_SIMT_LINKAGE static
 #define MONOREF_SIMT_ACTIVE_FAULT (&::monoref::simt::MONOREF_SIMT_VARIANT::active_fault)
 #define MONOREF_FAULT(name)                               \
   (::monoref::simt::MONOREF_SIMT_VARIANT::active_fault == \
    ::std::integral_constant<::std::uint64_t, ::monoref::simt::fault_hash(#name)>::value)
 #else
-#define MONOREF_KERNEL(max_threads) extern "C" __global__ __launch_bounds__(max_threads) void
+#define MONOREF_SIMT_LINKAGE extern "C"
 #define MONOREF_SIMT_ACTIVE_FAULT nullptr
 #define MONOREF_FAULT(name) false
 #endif
+#define MONOREF_KERNEL(max_threads) \
+  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads) void
 #define MONOREF_REGISTER(name)                                                                   \
   static const ::monoref::simt::cuda::Registrar MONOREF_SIMT_JOIN(monoref_registrar_, __LINE__)( \
       #name, reinterpret_cast<const void*>(&name), MONOREF_SIMT_ACTIVE_FAULT)

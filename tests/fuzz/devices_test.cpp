@@ -103,6 +103,16 @@ TEST_F(PretendDevices, ReduceAgainInTheSameBuffersWithOtherRanks) {
   }
 }
 
+/// The second device has no row of the second step, and no byte of what the first one placed.
+TEST_F(PretendDevices, ReduceNoRowsAfterOneRankReducedSome) {
+  const Stage& stage = find_stage("all_reduce");
+  const Case one = build_case(parse_line("stage=all_reduce;seed=1;ranks=1;rows=5"));
+  const Case two = build_case(parse_line("stage=all_reduce;seed=2;ranks=2;rows=0"));
+  const CaseResult result = judge_case(stage, two, {.runners = {&runner_}, .earlier = &one});
+  EXPECT_EQ(result.verdict(), Verdict::kExact);
+  EXPECT_EQ(result.runs.back().runner, "pretend, reused buffers");
+}
+
 TEST_F(PretendDevices, RunLayersAndSteps) {
   for (const char* line :
        {"stage=sparse_layer;seed=5;ranks=2;requests=3", "stage=sparse_layer;seed=6;ranks=4;q_len=2",
