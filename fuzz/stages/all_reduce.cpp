@@ -373,6 +373,11 @@ Stage all_reduce_stage() {
       {"reduce_own_flag_not_advanced", "own", "a rank does not store its own flag"},
       {"reduce_status_of_wrong_peer", "own", "a rank that waited names another peer"},
       {"reduce_flag_before_sums", "own", "a rank raises its flag before its sums are stored", true},
+      // These two break what the memory model asks for, and need not show where hardware orders
+      // more than that: on two H200s over NVLink neither was found in 30,000 cases. A sum is stored
+      // to its rank's own memory, from where the others fetch it; to be seen before it, its flag
+      // would have to cross the link, and the fetch to come back over it, while the sum is still on
+      // its way there.
       {"flags_stored_plainly", "own", "flags are plain stores, not releases", true},
       {"flags_ordered_on_one_device", "own", "releases and acquires hold for one device", true},
   };

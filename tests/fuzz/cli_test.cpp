@@ -71,6 +71,23 @@ TEST_F(CommandLine, BadUsageIs2) {
     EXPECT_EQ(run(arguments).code, 2) << arguments;
 }
 
+TEST_F(CommandLine, DevicesAreNumbersOfABackendThatHasThem) {
+  const auto refused = [](const std::string& arguments, const std::string& part) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_NE(ran.out.find(part), std::string::npos) << ran.out;
+  };
+  const std::string fuzz = "fuzz --stage token_rows --cases 1 ";
+  refused(fuzz + "--devices 0,1", "--devices: the backend 'host' has no devices to choose from");
+  for (const char* numbers : {"0,", "x", "0;1", "-1", "0,1x"})
+    refused(fuzz + "--backend nvidia --devices '" + numbers + "'",
+            std::string("--devices: '") + numbers + "' must be numbers of devices, like 0,1");
+  refused(fuzz + "--backend nvidia --devices 1,1", "--devices: '1,1' names device 1 twice");
+  refused(fuzz + "--backend amd --devices 0,1,2,3,4,5,6,7,8", "names 9 devices, limit 8");
+  refused("mutants --backend amd", "planted faults exist on host and nvidia, not on 'amd'");
+  refused("mutants --only flags_stored_plainly", "no mutant 'flags_stored_plainly'");
+}
+
 TEST_F(CommandLine, ErrorsNameArgumentValueAndLimit) {
   EXPECT_NE(run("fuzz --shard 2/2 --cases 1").out.find("--shard: '2/2' must be i/n with i below n"),
             std::string::npos);
