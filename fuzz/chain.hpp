@@ -47,8 +47,8 @@ struct ChainLink {
 /// The stages of the links of a chain's simplest case.
 std::vector<const Stage*> link_stages(const Stage& chain);
 
-/// Makes outputs, reference and launch from `stage.chain`, and with `stage.ranks` also the shares. It
-/// has kernels for a contract if all of its links have.
+/// Makes outputs, reference and launch from `stage.chain`, and with `stage.ranks` also the shares.
+/// It has kernels for a contract if all of its links have.
 void as_chain(Stage& stage);
 
 /// The same stage with every write that would reuse a buffer going to one of its own, so that all
