@@ -1,6 +1,6 @@
 // The only header a kernel sees. One kernel text, three kinds of machine:
 //
-//   host   g++ -x c++; once for waves of 64, once for 32, once for 64 with the planted faults
+//   host   g++ -x c++; for waves of 64 and of 32, each without and with the planted faults
 //   HIP    clang -x hip for gfx942 and gfx950, waves of 64
 //   CUDA   nvcc -x cu for sm_90, waves of 32; once as shipped, once with the planted faults
 //

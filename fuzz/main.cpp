@@ -1,5 +1,7 @@
 // The `monoref` program: command line to commands, exceptions to exit codes.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
@@ -31,6 +33,12 @@ void add_common(CLI::App& command, CommonOptions& common) {
   command.add_option("--seed", common.seed, "seed of a campaign")->capture_default_str();
   command.add_option("--json", common.json, "write every case and a summary to this file");
   command.add_flag("--quiet", common.quiet, "failures and the last line only");
+}
+
+/// Daemons start programs without standard streams. Files opened later must not become them.
+void open_standard_streams() {
+  for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDWR);
 }
 
 int run(int argc, char** argv) {
@@ -78,8 +86,10 @@ int run(int argc, char** argv) {
 
   CLI::App* mutants = app.add_subcommand("mutants", "plant faults in the kernels and find them");
   MutantsOptions mutants_options;
-  mutants->add_option("--seconds", mutants_options.seconds, "budget for all of them")
-      ->check(CLI::PositiveNumber)
+  mutants
+      ->add_option("--cases", mutants_options.cases,
+                   "that every mutant is tried on, unless it dies before")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
       ->capture_default_str();
   mutants->add_option("--only", mutants_options.only, "one mutant by name");
 
@@ -99,6 +109,12 @@ int run(int argc, char** argv) {
   for (CLI::App* command : {check, fuzz, replay, mutants, bench})
     command->add_option("--devices", common.devices,
                         "devices of amd or nvidia, like 0,1: each has its own ranks (default 0)");
+  for (CLI::App* command : {check, fuzz, replay, mutants})
+    command
+        ->add_option("--time-limit", common.time_limit,
+                     "seconds of processor time after which one run of one case counts as hung")
+        ->check(CLI::Range(0.001, 86400.0))
+        ->capture_default_str();
 
   try {
     app.parse(argc, argv);
@@ -119,6 +135,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   try {
     return run(argc, argv);
   } catch (const monoref::device::Unavailable& unavailable) {

@@ -1,7 +1,5 @@
 #include "fuzz/mutants.hpp"
 
-#include <chrono>
-
 namespace monoref {
 namespace {
 
@@ -15,31 +13,39 @@ class ActiveFault {
 };
 
 constexpr std::uint64_t kDeepEvery = 4;  // as in a campaign
+/// Most deaths are understood after a few dozen tries; a chain's cost too much for more.
+constexpr int kShrinkTries = 100;
+
+/// Whose turn it is: they alternate, and among the deep cases too.
+std::size_t turn_of(std::uint64_t index, std::size_t runners) {
+  return static_cast<std::size_t>((index + index / kDeepEvery) % runners);
+}
 
 }  // namespace
 
-MutantResult try_mutant(const Stage& stage, const Mutant& mutant, Runner& runner,
-                        std::uint64_t seed, double seconds) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+MutantResult try_mutant(const Stage& stage, const Mutant& mutant, std::span<Runner* const> runners,
+                        std::uint64_t seed, std::uint64_t cases,
+                        const std::function<bool()>& stop) {
   const ActiveFault active(mutant.name);
-  const std::vector<Runner*> runners{&runner};
   MutantResult result{.stage = &stage, .mutant = &mutant};
-  for (std::uint64_t index = 0; !result.killed && elapsed() < seconds; ++index) {
+  while (result.cases < cases) {
+    if (stop()) return result;
+    const std::uint64_t index = result.cases++;
+    const std::vector<Runner*> runner{runners[turn_of(index, runners.size())]};
     const Draw draw = draw_case(stage, seed, index, std::nullopt);
     const bool deep = index % kDeepEvery == 0;
     const std::optional<Companion> earlier =
         deep ? std::optional(Companion{seed, index}) : std::nullopt;
-    const CaseResult failure = judge_draw(draw, earlier, runners, deep);
-    ++result.cases;
+    const CaseResult failure = judge_draw(draw, earlier, runner, deep);
     if (!is_failure(failure.verdict())) continue;
-    result.killed = true;
+    result.fate = MutantFate::kKilled;
     result.verdict = failure.verdict();
+    result.wave = runner.front()->wave();
     result.repro =
-        shrink_finding(draw, earlier, failure, runners, {.tries = 200, .seconds = 1.0}).result.line;
+        shrink_finding(draw, earlier, failure, runner, {.tries = kShrinkTries}).result.line;
+    return result;
   }
-  result.seconds = elapsed();
+  result.fate = MutantFate::kSurvived;
   return result;
 }
 

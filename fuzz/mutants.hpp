@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,18 +10,26 @@
 
 namespace monoref {
 
+enum class MutantFate : std::uint8_t {
+  kKilled,
+  kSurvived,  ///< all of its cases were judged in vain
+  kNotTried,  ///< the run ended before they were
+};
+
 struct MutantResult {
   const Stage* stage = nullptr;
   const Mutant* mutant = nullptr;
-  bool killed = false;
-  std::uint64_t cases = 0;  ///< judged until it died, or in vain
-  double seconds = 0;
+  MutantFate fate = MutantFate::kNotTried;
+  std::uint64_t cases = 0;            ///< judged until it died, or in vain
   Verdict verdict = Verdict::kExact;  ///< of the killing case
+  int wave = 0;                       ///< of the kernels that gave it away
   std::string repro;                  ///< shrunken
 };
 
-/// Tries one mutant for at most `seconds`, with the draws of an ordinary campaign.
-MutantResult try_mutant(const Stage& stage, const Mutant& mutant, Runner& runner,
-                        std::uint64_t seed, double seconds);
+/// Tries one mutant on `cases` draws of an ordinary campaign, or fewer if it dies before. `runners`
+/// have planted faults and take turns, on cases with and without properties alike. `stop` is asked
+/// before every case.
+MutantResult try_mutant(const Stage& stage, const Mutant& mutant, std::span<Runner* const> runners,
+                        std::uint64_t seed, std::uint64_t cases, const std::function<bool()>& stop);
 
 }  // namespace monoref

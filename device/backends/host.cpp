@@ -82,11 +82,9 @@ std::optional<double> Backend::device_seconds(const std::function<void()>& /*enq
 }
 
 std::unique_ptr<Backend> make_host_backend(int wave, KernelBuild kernels) {
-  const bool with_faults = kernels == KernelBuild::kWithFaults;
-  if (wave != 64 && (wave != 32 || with_faults))
-    throw std::invalid_argument(fmt::format("host backend: wave is {}, must be 64{}", wave,
-                                            with_faults ? " for kernels with faults" : " or 32"));
-  return std::make_unique<HostBackend>(wave, with_faults);
+  if (wave != 64 && wave != 32)
+    throw std::invalid_argument(fmt::format("host backend: wave is {}, must be 64 or 32", wave));
+  return std::make_unique<HostBackend>(wave, kernels == KernelBuild::kWithFaults);
 }
 
 }  // namespace monoref::device

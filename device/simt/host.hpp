@@ -1,7 +1,7 @@
 // Kernels on the CPU: included by device/simt.hpp only. The executor behind these declarations is
 // device/backends/host_executor.cpp.
 //
-// One text is compiled up to three times into one program. MONOREF_SIMT_WAVE (64 or 32) and
+// One text is compiled up to four times into one program. MONOREF_SIMT_WAVE (64 or 32) and
 // MONOREF_SIMT_FAULTS (0 or 1) select the variant; everything that depends on them lives in an
 // inline namespace named after it, so that no two variants share a symbol.
 #pragma once
@@ -24,7 +24,7 @@
 #endif
 
 #if MONOREF_SIMT_FAULTS
-#define MONOREF_SIMT_VARIANT host_faults
+#define MONOREF_SIMT_VARIANT MONOREF_SIMT_JOIN(host_faults, MONOREF_SIMT_WAVE)
 #elif MONOREF_SIMT_WAVE == 64
 #define MONOREF_SIMT_VARIANT host_wave64
 #else

@@ -23,12 +23,15 @@ struct CommonOptions {
   std::uint64_t seed = 1;
   std::filesystem::path json;
   bool quiet = false;
+  double time_limit = kTimeLimit;  ///< seconds that one run of one case may take
 
   std::optional<Contract> parsed_contract() const;
   /// The numbers in --devices. Refuses them for a backend that has none.
   std::vector<int> parsed_devices() const;
 };
 
+/// The waves that --wave names: 64, 32 or both.
+std::vector<int> waves_of(const std::string& text);
 /// The runners that --backend and --wave name. Throws device::Unavailable or Refusal.
 std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
                                                   const std::string& default_wave);
@@ -57,7 +60,7 @@ int golden_regen_command(const CommonOptions& common, const std::filesystem::pat
 int golden_verify_command(const CommonOptions& common, const std::filesystem::path& folder);
 
 struct MutantsOptions {
-  double seconds = 120;
+  std::uint64_t cases = 4000;  ///< that every mutant is tried on, unless it dies before
   std::string only;
 };
 int mutants_command(const CommonOptions& common, const MutantsOptions& options);

@@ -11,12 +11,16 @@ namespace {
 constexpr std::size_t kMostDevices = 8;  ///< as many as a reduction has ranks
 constexpr std::string_view kPluginPrefix = "plugin:";
 
+}  // namespace
+
 std::vector<int> waves_of(const std::string& text) {
   if (text == "64") return {64};
   if (text == "32") return {32};
   if (text == "both") return {64, 32};
   refuse("--wave: '{}' is not one of 64, 32, both", text);
 }
+
+namespace {
 
 /// "0,1": device numbers, each once.
 std::vector<int> parse_devices(const std::string& text) {
@@ -72,6 +76,7 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
   } else {
     refuse("--backend: '{}' is not one of host, amd, nvidia, plugin:PATH", name);
   }
+  for (const auto& runner : runners) runner->set_time_limit(options.time_limit);
   return runners;
 }
 

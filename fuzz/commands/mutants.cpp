@@ -3,23 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/report.hpp"
+#include "fuzz/stop.hpp"
 
 namespace monoref {
 namespace {
 
-struct Planted {
+struct PlantedFault {
   const Stage* stage;
   const Mutant* mutant;
 };
 
 /// Those that can show: some need ranks with devices of their own.
-std::vector<Planted> planted(const CommonOptions& common, const std::string& only,
-                             bool has_devices) {
-  std::vector<Planted> list;
+std::vector<PlantedFault> planted(const CommonOptions& common, const std::string& only,
+                                  bool has_devices) {
+  std::vector<PlantedFault> list;
   std::vector<std::string_view> names;
   for (const Stage* stage : select_stages(common.stages))
     for (const Mutant& mutant : stage->mutants) {
@@ -31,57 +35,99 @@ std::vector<Planted> planted(const CommonOptions& common, const std::string& onl
   return list;
 }
 
-std::unique_ptr<device::Backend> backend_with_faults(const std::string& name,
-                                                     std::span<const int> devices) {
-  if (name == "host") return device::make_host_backend(64, device::KernelBuild::kWithFaults);
-  if (name == "nvidia")
-    return device::make_nvidia_backend(devices, device::KernelBuild::kWithFaults);
-  refuse("--backend: planted faults exist on host and nvidia, not on '{}'", name);
+/// Kernels with planted faults: on host for each wave, on nvidia for its own.
+std::vector<std::unique_ptr<Runner>> runners_with_faults(const CommonOptions& common,
+                                                         std::span<const int> devices) {
+  constexpr auto kBuild = device::KernelBuild::kWithFaults;
+  std::vector<std::unique_ptr<Runner>> runners;
+  if (common.backend == "host") {
+    for (const int wave : waves_of(common.wave.empty() ? "both" : common.wave))
+      runners.push_back(std::make_unique<KernelRunner>(device::make_host_backend(wave, kBuild)));
+  } else if (common.backend == "nvidia") {
+    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices, kBuild)));
+  } else {
+    refuse("--backend: planted faults exist on host and nvidia, not on '{}'", common.backend);
+  }
+  for (const auto& runner : runners) runner->set_time_limit(common.time_limit);
+  return runners;
+}
+
+std::string_view fate_name(MutantFate fate) {
+  switch (fate) {
+    case MutantFate::kKilled:
+      return "killed";
+    case MutantFate::kSurvived:
+      return "survived";
+    case MutantFate::kNotTried:
+      break;
+  }
+  return "not tried";
 }
 
 nlohmann::json mutant_json(const MutantResult& result) {
   return {{"mutant", result.mutant->name},
           {"stage", result.stage->name},
           {"bug_case", result.mutant->bug_case},
-          {"killed", result.killed},
+          {"fate", fate_name(result.fate)},
           {"cases", result.cases},
           {"verdict", verdict_name(result.verdict)},
+          {"wave", result.wave},
           {"repro", result.repro}};
 }
+
+std::string told(const MutantResult& result) {
+  switch (result.fate) {
+    case MutantFate::kKilled:
+      return result.repro;
+    case MutantFate::kSurvived:
+      return "SURVIVED";
+    case MutantFate::kNotTried:
+      break;
+  }
+  return "NOT TRIED";
+}
+
+/// How many mutants met each fate.
+struct Fates {
+  std::array<std::size_t, 3> counts{};
+  void add(MutantFate fate) { ++counts[static_cast<std::size_t>(fate)]; }
+  std::size_t of(MutantFate fate) const { return counts[static_cast<std::size_t>(fate)]; }
+};
 
 }  // namespace
 
 int mutants_command(const CommonOptions& common, const MutantsOptions& options) {
   const std::vector<int> devices = common.parsed_devices();
   const auto list = planted(common, options.only, devices.size() > 1);
-  KernelRunner runner(backend_with_faults(common.backend, devices));
+  const auto runners = runners_with_faults(common, devices);
+  note_stop_signals();
   JsonFile json(common.json);
   nlohmann::json table = nlohmann::json::array();
-  std::size_t killed = 0;
-  double left = options.seconds;
+  Fates fates;
   fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", "mutant", "bug", "stage", "cases",
              "shrunken repro");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    // What quick deaths leave of the budget goes to the stubborn ones.
-    const double share = std::max(left, 0.0) / static_cast<double>(list.size() - i);
-    const double most = std::min(std::max(left, 0.0), 8 * share);
-    const MutantResult result =
-        try_mutant(*list[i].stage, *list[i].mutant, runner, common.seed, most);
-    left -= result.seconds;
-    killed += result.killed ? 1 : 0;
+  for (const PlantedFault& item : list) {
+    const MutantResult result = try_mutant(*item.stage, *item.mutant, pointers(runners),
+                                           common.seed, options.cases, stop_requested);
+    fates.add(result.fate);
     table.push_back(mutant_json(result));
+    if (common.quiet && result.fate == MutantFate::kKilled) continue;
     fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", result.mutant->name, result.mutant->bug_case,
-               result.stage->name, result.cases, result.killed ? result.repro : "SURVIVED");
+               result.stage->name, result.cases, told(result));
     std::fflush(stdout);
   }
-  const std::size_t survived = list.size() - killed;
+  const std::size_t survived = fates.of(MutantFate::kSurvived);
+  const std::size_t untried = fates.of(MutantFate::kNotTried);
   json.set("mutants", table);
   json.finish({{"command", "mutants"},
                {"planted", list.size()},
-               {"killed", killed},
-               {"survived", survived}});
-  fmt::print("mutants: {} planted, {} killed, {} survived\n", list.size(), killed, survived);
-  return survived == 0 ? 0 : 1;
+               {"killed", fates.of(MutantFate::kKilled)},
+               {"survived", survived},
+               {"not_tried", untried}});
+  fmt::print("mutants: {} planted, {} killed, {} survived{}\n", list.size(),
+             fates.of(MutantFate::kKilled), survived,
+             untried == 0 ? "" : fmt::format(", {} not tried", untried));
+  return survived + untried == 0 ? 0 : 1;
 }
 
 }  // namespace monoref

@@ -223,6 +223,23 @@ TEST_F(CommandLine, AWrongPluginIsFoundAndShrunk) {
   EXPECT_EQ(run("fuzz --cases 1 --quiet --corpus " + path("corpus")).code, 0);
 }
 
+TEST_F(CommandLine, APluginThatCrashesOverItsOfferIsCrashed) {
+  const std::string backend = " --backend plugin:" MONOREF_PLUGIN_CRASHING " ";
+  const Ran checked = run("check --quiet" + backend + recorded("token_rows.h5"));
+  EXPECT_EQ(checked.code, 1);
+  EXPECT_NE(checked.out.find("asked whether it offers 'token_rows': the plugin died of signal 6"),
+            std::string::npos)
+      << checked.out;
+  EXPECT_NE(checked.last_line().find("96 crashed"), std::string::npos) << checked.last_line();
+}
+
+TEST_F(CommandLine, APluginRunsWithoutStandardStreams) {
+  EXPECT_EQ(run("fuzz --quiet --stage token_rows --cases 20 --backend plugin:" MONOREF_PLUGIN_RIGHT
+                " <&- >&-")
+                .code,
+            0);
+}
+
 TEST_F(CommandLine, WhatIsNotHereIs3) {
   EXPECT_EQ(run("check --backend plugin:/none.so " + recorded("token_rows.h5")).code, 3);
   EXPECT_EQ(run("fuzz --cases 1 --stage page16_rebase --backend plugin:" MONOREF_PLUGIN_RIGHT).code,

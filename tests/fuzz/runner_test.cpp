@@ -30,6 +30,23 @@ class SpoiledRunner : public Runner {
   Spoil spoil_;
 };
 
+/// Computes with the reference, and counts.
+class CountingRunner : public Runner {
+ public:
+  std::string name() const override { return "counting"; }
+  int wave() const override { return 0; }
+  RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override {
+    ++runs;
+    return {.outputs = run_reference(stage, item, specs)};
+  }
+  std::optional<RunOutputs> run_after(const Stage&, const Case&, const Case&) override {
+    ++second_runs;
+    return std::nullopt;
+  }
+  int runs = 0;
+  int second_runs = 0;
+};
+
 CaseResult judge(const std::string& line, SpoiledRunner::Spoil spoil) {
   SpoiledRunner runner(std::move(spoil));
   const Case item = build_case(parse_line(line));
@@ -183,8 +200,10 @@ TEST(Mutants, WithoutAnActiveFaultNothingIsFound) {
 TEST(Mutants, AKilledMutantHasALineThatKillsItAgain) {
   const Stage& stage = find_stage("index_cache_insert");
   KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
-  const MutantResult result = try_mutant(stage, stage.mutants.front(), runner, 1, 30);
-  ASSERT_TRUE(result.killed);
+  Runner* const runners[] = {&runner};
+  const MutantResult result =
+      try_mutant(stage, stage.mutants.front(), runners, 1, 1000, [] { return false; });
+  ASSERT_EQ(result.fate, MutantFate::kKilled);
   device::set_active_fault(stage.mutants.front().name);
   EXPECT_TRUE(is_failure(judge_line(parse_line(result.repro), {&runner}).verdict()));
   device::set_active_fault({});
@@ -193,11 +212,23 @@ TEST(Mutants, AKilledMutantHasALineThatKillsItAgain) {
 
 TEST(Mutants, AFaultThatIsNotPlantedSurvives) {
   const Stage& stage = find_stage("token_rows");
-  KernelRunner runner(device::make_host_backend(64, device::KernelBuild::kWithFaults));
-  const MutantResult result =
-      try_mutant(stage, {"no_such_fault", "own", "nothing"}, runner, 1, 0.2);
-  EXPECT_FALSE(result.killed);
+  CountingRunner wave64;
+  CountingRunner wave32;
+  Runner* const runners[] = {&wave64, &wave32};
+  const Mutant none{"no_such_fault", "own", "nothing"};
+  MutantResult result = try_mutant(stage, none, runners, 1, 40, [] { return false; });
+  EXPECT_EQ(result.fate, MutantFate::kSurvived);
+  EXPECT_EQ(result.cases, 40u);
+  // Both had their share of the cases, and of those that are run a second time.
+  EXPECT_GT(wave64.runs, 10);
+  EXPECT_GT(wave32.runs, 10);
+  EXPECT_GT(wave64.second_runs, 0);
+  EXPECT_GT(wave32.second_runs, 0);
+  // Stopped in the middle, it has not survived.
+  result = try_mutant(stage, none, runners, 1, 1000, [&] { return wave64.runs > 100; });
+  EXPECT_EQ(result.fate, MutantFate::kNotTried);
   EXPECT_GT(result.cases, 10u);
+  EXPECT_LT(result.cases, 1000u);
 }
 
 }  // namespace

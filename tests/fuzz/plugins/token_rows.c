@@ -1,6 +1,8 @@
 /* A complete plugin for one stage: what somebody who brings a kernel of their own writes.
- * Built a second time with WITH_FAULT, it counts lengths one short for the last token. */
+ * Built a second time with WITH_FAULT, it counts lengths one short for the last token, and a third
+ * time with CRASHES_OVER_OFFERS. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "device/plugin.h"
@@ -43,6 +45,9 @@ static int run(const monoref_call* call) {
 }
 
 static int offers(const char* stage) {
+#ifdef CRASHES_OVER_OFFERS
+  abort();
+#endif
   return strcmp(stage, "token_rows") == 0;
 }
 
