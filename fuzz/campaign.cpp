@@ -37,6 +37,34 @@ bool can_be_evaluated(const Stage& stage, const Case& item) {
   }
 }
 
+/// The companion that a saved case was found with, if its line names one and this program still
+/// draws as the line says.
+std::optional<Case> saved_companion(const Stage& stage, const Case& item) {
+  if (item.generator_version != stage.generator_version) return std::nullopt;
+  try {
+    const CaseLine line = parse_line(item.line);
+    if (!line.earlier) return std::nullopt;
+    return companion_of({&stage, item.contract, Params(stage.dimensions), line.seed},
+                        *line.earlier);
+  } catch (const Refusal&) {
+    return std::nullopt;
+  }
+}
+
+/// Writes a finding into the corpus. That it cannot be written is said of it, and stops nothing.
+void save(const std::filesystem::path& corpus, Finding& finding) {
+  if (corpus.empty()) return;
+  try {
+    Case item = build_case(parse_line(finding.result.line));
+    item.line = finding.result.line;
+    item.title = "finding";
+    item.provenance.origin = "finding";
+    finding.saved = save_finding(corpus, item);
+  } catch (const std::exception& error) {
+    finding.not_saved = error.what();
+  }
+}
+
 /// What makes two failures the same finding: the stage, who failed, and at which output.
 std::string kind_of(const CaseResult& result) {
   const RunResult& run = *result.decisive();
@@ -72,9 +100,11 @@ Summary CampaignReport::summary() const {
 }
 
 CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
-                      const std::vector<Runner*>& runners, bool properties) {
+                      const std::vector<Runner*>& runners, bool properties,
+                      const JudgeSteps& steps) {
   const Case item = build_case(*draw.stage, draw.params, draw.contract, draw.seed);
-  JudgeOptions options{.runners = runners, .properties = properties, .earlier = nullptr};
+  JudgeOptions options{
+      .runners = runners, .properties = properties, .earlier = nullptr, .step = steps};
   std::string suffix;
   Case companion;
   if (earlier) {
@@ -90,13 +120,23 @@ CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
   return result;
 }
 
-CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners) {
+CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners,
+                      const JudgeSteps& steps) {
   const Stage& stage = find_stage(line.stage);
   check_generator_version(stage, line);
   Params params(stage.dimensions);
   apply_settings(params, line);
   return judge_draw({&stage, line.contract, std::move(params), line.seed}, line.earlier, runners,
-                    true);
+                    true, steps);
+}
+
+CaseResult judge_saved(const Case& item, const std::vector<Runner*>& runners,
+                       const JudgeSteps& steps) {
+  const Stage& stage = find_stage(item.stage);
+  JudgeOptions options{.runners = runners, .properties = true, .earlier = nullptr, .step = steps};
+  const std::optional<Case> earlier = saved_companion(stage, item);
+  if (earlier && can_be_evaluated(stage, *earlier)) options.earlier = &*earlier;
+  return judge_case(stage, item, options);
 }
 
 Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier,
@@ -130,6 +170,7 @@ CampaignReport run_campaign(const CampaignOptions& options,
   const std::uint64_t count = options.stages.size();
   CampaignProgress now;
   for (std::uint64_t i = 0;; ++i) {
+    if (options.stop()) break;
     if (options.cases && i >= *options.cases) break;
     StageReport& at = report.stages[i % count];
     const std::uint64_t index = i / count;
@@ -149,14 +190,13 @@ CampaignReport run_campaign(const CampaignOptions& options,
     at.coverage.add(draw.params);
     each(result);
     if (is_failure(result.verdict()) && kinds.insert(kind_of(result)).second) {
-      Finding finding = shrink_finding(draw, earlier, result, options.runners, {});
-      if (!options.corpus.empty()) {
-        Case item = build_case(parse_line(finding.result.line));
-        item.line = finding.result.line;
-        item.title = "finding";
-        item.provenance.origin = "finding";
-        finding.saved = save_finding(options.corpus, item);
-      }
+      options.failing(result);
+      Finding finding =
+          options.stop()
+              ? Finding{result, result.repro}
+              : shrink_finding(draw, earlier, result, options.runners, {.stop = options.stop});
+      save(options.corpus, finding);
+      options.found(finding);
       report.findings.push_back(std::move(finding));
     }
     now.done += 1;

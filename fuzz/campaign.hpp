@@ -13,6 +13,15 @@
 
 namespace monoref {
 
+/// A failure after shrinking.
+struct Finding {
+  CaseResult result;     ///< of the shrunken case
+  std::string original;  ///< the line it was shrunk from
+  int shrink_tries = 0;
+  std::filesystem::path saved;  ///< empty if not saved
+  std::string not_saved;        ///< why it could not be
+};
+
 struct CampaignOptions {
   std::vector<const Stage*> stages;
   std::vector<Runner*> runners;
@@ -23,14 +32,11 @@ struct CampaignOptions {
   std::uint64_t shard = 0, shards = 1;  ///< this run takes the cases that `shard_of` deals to it
   std::filesystem::path corpus;         ///< empty: findings are printed only
   int most_findings = 10;               ///< stop after so many different ones
-};
-
-/// A failure after shrinking.
-struct Finding {
-  CaseResult result;     ///< of the shrunken case
-  std::string original;  ///< the line it was shrunk from
-  int shrink_tries = 0;
-  std::filesystem::path saved;  ///< empty if not saved
+  /// Asked between cases; true ends the campaign and leaves what was just found unshrunken.
+  std::function<bool()> stop = [] { return false; };
+  /// Told of a failure that is new before it is shrunk, and of the finding that comes of it.
+  std::function<void(const CaseResult&)> failing = [](const CaseResult&) {};
+  std::function<void(const Finding&)> found = [](const Finding&) {};
 };
 
 struct StageReport {
@@ -78,9 +84,16 @@ Finding shrink_finding(const Draw& draw, const std::optional<Companion>& earlier
 
 /// Judges a draw with everything there is: properties, and `earlier` if given.
 CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
-                      const std::vector<Runner*>& runners, bool properties);
+                      const std::vector<Runner*>& runners, bool properties,
+                      const JudgeSteps& steps = {});
 
 /// Rebuilds the case that a repro line names and judges it with everything there is.
-CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners);
+CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners,
+                      const JudgeSteps& steps = {});
+
+/// Judges a case that was saved with its inputs by these, and not by what its line gives today.
+/// `earlier` is what the line says, as far as this program still understands it.
+CaseResult judge_saved(const Case& item, const std::vector<Runner*>& runners,
+                       const JudgeSteps& steps = {});
 
 }  // namespace monoref

@@ -71,7 +71,7 @@ Shrunken shrink(const Params& failing, const std::function<bool(const Params&)>&
     progress = false;
     auto candidates = current.shrinks();
     for (auto candidate = candidates.next(); candidate; candidate = candidates.next()) {
-      if (best.tries >= budget.tries || Clock::now() > end) return best;
+      if (best.tries >= budget.tries || Clock::now() > end || budget.stop()) return best;
       ++best.tries;
       if (!still_fails(candidate->value())) continue;
       current = *candidate;

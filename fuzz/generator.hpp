@@ -24,6 +24,7 @@ Draw draw_case(const Stage& stage, std::uint64_t campaign_seed, std::uint64_t in
 struct ShrinkBudget {
   int tries = 600;
   double seconds = 5.0;
+  std::function<bool()> stop = [] { return false; };  ///< true ends it with the best so far
 };
 
 struct Shrunken {

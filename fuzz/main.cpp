@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <limits>
 
 #include "fuzz/commands/commands.hpp"
-#include "golden/file_error.hpp"
+#include "fuzz/stop.hpp"
 
 namespace {
 
@@ -18,21 +22,79 @@ constexpr const char* kAbout =
     "reference whose bits are the contract, a kernel beside it, and a fuzzer that looks for inputs "
     "on\n"
     "which the two differ.\n\n"
-    "Exit codes: 0 all as it should be; 1 something wrong, crashed or hung, or a mutant survived;\n"
-    "2 bad usage, bad input or an unexpected refusal; 3 the backend is not available here.";
+    "Exit codes: 0 all as it should be; 1 something wrong, crashed or hung, a mutant survived, or a\n"
+    "finding that could not be saved; 2 bad usage, bad input or an unexpected refusal; 3 the backend\n"
+    "is not available here, or was asked for and ran nothing; 75 stopped before the end with nothing\n"
+    "wrong found. 1 wins over 2, and 2 over 3.";
 
-void add_common(CLI::App& command, CommonOptions& common) {
+/// A whole number of 64 bits, written as one: what the parser would take of others is no number.
+std::uint64_t whole_number(const std::string& option, const std::string& text, std::uint64_t low) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || value < low)
+    refuse("{}: '{}' must be a whole number from {} to {}", option, text, low,
+           std::numeric_limits<std::uint64_t>::max());
+  return value;
+}
+
+double seconds_number(const std::string& option, const std::string& text) {
+  constexpr double kMost = 1e9;  // thirty years
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || !(value > 0 && value <= kMost))
+    refuse("{}: '{}' must be a number of seconds above 0 and up to {:.0f}", option, text, kMost);
+  return value;
+}
+
+CLI::Option* add_whole_number(CLI::App& command, const std::string& option,
+                              const std::function<void(std::uint64_t)>& take, std::uint64_t low,
+                              const std::string& help) {
+  return command.add_option_function<std::string>(
+      option, [=](const std::string& text) { take(whole_number(option, text, low)); }, help);
+}
+
+CLI::Option* add_seconds(CLI::App& command, const std::string& option,
+                         const std::function<void(double)>& take, const std::string& help) {
+  return command.add_option_function<std::string>(
+      option, [=](const std::string& text) { take(seconds_number(option, text)); }, help);
+}
+
+// Every command takes the options that act on it, and no others.
+
+void add_stage(CLI::App& command, CommonOptions& common) {
   command.add_option("--stage", common.stages, "NAME[,NAME] or all")->capture_default_str();
+}
+
+void add_backend(CLI::App& command, CommonOptions& common) {
   command.add_option("--backend", common.backend, "host, amd, nvidia or plugin:PATH")
       ->capture_default_str();
+}
+
+void add_wave(CLI::App& command, CommonOptions& common) {
   command.add_option("--wave", common.wave,
                      "lanes of a wave on the host backend: 64, 32 or both (check and replay: both; "
                      "fuzz: 64)");
+}
+
+void add_contract(CLI::App& command, CommonOptions& common) {
   command.add_option("--contract", common.contract,
                      "PRESET[,field=value...]; `monoref list` shows them");
-  command.add_option("--seed", common.seed, "seed of a campaign")->capture_default_str();
+}
+
+void add_seed(CLI::App& command, CommonOptions& common) {
+  add_whole_number(
+      command, "--seed", [&](std::uint64_t seed) { common.seed = seed; }, 0, "seed of a campaign")
+      ->default_str("1");
+}
+
+void add_json(CLI::App& command, CommonOptions& common) {
   command.add_option("--json", common.json, "write every case and a summary to this file");
-  command.add_flag("--quiet", common.quiet, "failures and the last line only");
+}
+
+void add_quiet(CLI::App& command, CommonOptions& common) {
+  command.add_flag("--quiet", common.quiet, "failures and the last two lines only");
 }
 
 /// Daemons start programs without standard streams. Files opened later must not become them.
@@ -57,11 +119,13 @@ int run(int argc, char** argv) {
   CLI::App* fuzz =
       app.add_subcommand("fuzz", "look for inputs on which backend and reference differ");
   FuzzOptions fuzz_options;
-  auto* cases = fuzz->add_option("--cases", fuzz_options.cases, "stop after this many cases");
-  fuzz->add_option("--seconds", fuzz_options.seconds,
-                   "stop after this time (60 if neither is given)")
-      ->excludes(cases)
-      ->check(CLI::PositiveNumber);
+  auto* cases = add_whole_number(
+      *fuzz, "--cases", [&](std::uint64_t count) { fuzz_options.cases = count; }, 1,
+      "stop after this many cases");
+  add_seconds(
+      *fuzz, "--seconds", [&](double seconds) { fuzz_options.seconds = seconds; },
+      "stop after this time (60 if neither is given)")
+      ->excludes(cases);
   fuzz->add_option("--shard", fuzz_options.shard, "i/n: take every n-th case from the i-th on")
       ->capture_default_str();
   fuzz->add_option("--corpus", fuzz_options.corpus,
@@ -91,7 +155,13 @@ int run(int argc, char** argv) {
                    "that every mutant is tried on, unless it dies before")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
       ->capture_default_str();
-  mutants->add_option("--only", mutants_options.only, "one mutant by name");
+  mutants->add_option_function<std::string>(
+      "--only",
+      [&](const std::string& name) {
+        if (name.empty()) refuse("--only: '' names no mutant");
+        mutants_options.only = name;
+      },
+      "one mutant by name");
 
   CLI::App* overnight = app.add_subcommand(
       "overnight",
@@ -104,8 +174,15 @@ int run(int argc, char** argv) {
       ->capture_default_str();
 
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
-  for (CLI::App* command : {list, check, fuzz, replay, regen, verify, mutants, bench})
-    add_common(*command, common);
+  for (CLI::App* command : {list, check, fuzz, replay, regen, verify, mutants, bench}) {
+    add_stage(*command, common);
+    add_json(*command, common);
+  }
+  for (CLI::App* command : {check, fuzz, replay, regen, verify}) add_quiet(*command, common);
+  for (CLI::App* command : {check, fuzz, replay, mutants, bench}) add_backend(*command, common);
+  for (CLI::App* command : {check, fuzz, replay, bench}) add_wave(*command, common);
+  for (CLI::App* command : {list, check, fuzz, replay}) add_contract(*command, common);
+  for (CLI::App* command : {fuzz, mutants, bench}) add_seed(*command, common);
   for (CLI::App* command : {check, fuzz, replay, mutants, bench})
     command->add_option("--devices", common.devices,
                         "devices of amd or nvidia, like 0,1: each has its own ranks (default 0)");
@@ -121,6 +198,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  for (const CLI::App* command : {check, fuzz, replay})
+    if (*command && command->count("--backend") > 0) common.must_run = true;
   if (*list) return list_command(common);
   if (*check) return check_command(common, files);
   if (*fuzz) return fuzz_command(common, fuzz_options);
@@ -132,10 +211,7 @@ int run(int argc, char** argv) {
   return bench_command(common);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  open_standard_streams();
+int run_to_code(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const monoref::device::Unavailable& unavailable) {
@@ -145,4 +221,16 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "monoref: {}\n", error.what());
     return 2;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);  // who stops listening stops nothing else
+  monoref::note_stop_signals();
+  const int code = run_to_code(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "monoref: standard output could not be written\n");
+  return code == 0 ? 2 : code;
 }

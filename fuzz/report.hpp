@@ -1,10 +1,14 @@
 // Telling results: text for people, JSON for machines.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 
 #include "fuzz/verdict.hpp"
 
@@ -19,8 +23,18 @@ nlohmann::json case_json(const CaseResult& result);
 nlohmann::json tally_json(const OutputTally& tally);
 nlohmann::json summary_json(const std::string& command, const Summary& summary);
 
-/// Collects a run's objects and writes `{"cases": [...], "summary": {...}}` in one step at the end:
-/// readers never see half a file. Does nothing if the path is empty.
+/// Prints to standard output. What cannot be written is known at the end (ferror), and stops nobody
+/// from reporting the rest.
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// Collects a run's objects as `{"cases": [...], "summary": {...}}`. A regular file, also one that a
+/// symlink leads to, is replaced in one step at the end, so that readers never see half of it;
+/// anything else (a pipe, a device) is written as the objects come. Does nothing if the path is
+/// empty. What cannot be written is one message on standard error, and the answer of `finish`.
 class JsonFile {
  public:
   explicit JsonFile(std::filesystem::path path);
@@ -31,10 +45,15 @@ class JsonFile {
   void add(const CaseResult& result);
   /// Adds a member beside "cases" and "summary".
   void set(const std::string& key, const nlohmann::json& value);
-  void finish(const nlohmann::json& summary);
+  /// False if it could not be written: 2 is then the exit code of a run that is right otherwise.
+  bool finish(const nlohmann::json& summary);
 
  private:
   struct State;
+  void write(const std::string& text);
+  void flush();
+  void fail(const std::string& why);
+  void replace_target();
   std::unique_ptr<State> state_;
 };
 

@@ -170,11 +170,18 @@ struct RunFailed {
   RunOutputs run;
 };
 
+void tell_step(const JudgeOptions& options, const std::string& who, bool is_runner) {
+  if (options.step) options.step(who, is_runner);
+}
+
 void check_properties(const Stage& stage, const Case& item, const Outputs& outputs,
-                      const std::string& who, int wave, const Evaluate& evaluate,
+                      const Runner* runner, const Evaluate& evaluate, const JudgeOptions& options,
                       CaseResult& result) {
   for (const Property& property : stage.properties) {
-    RunResult run{.runner = fmt::format("{}, property {}", who, property.name), .wave = wave};
+    RunResult run{.runner = fmt::format("{}, property {}", runner ? runner->name() : "reference",
+                                        property.name),
+                  .wave = runner ? runner->wave() : 0};
+    tell_step(options, run.runner, runner != nullptr);
     try {
       const auto broken = property.check(item, outputs, evaluate);
       if (!broken) continue;
@@ -240,7 +247,8 @@ void judge_runner(Runner& runner, const Stage& stage, const Case& item,
                   const JudgeOptions& options, CaseResult& result) {
   const auto asked = asked_of(runner, specs);
   if (asked.empty()) return;
-  RunResult run{.runner = runner.name(), .wave = runner.wave()};
+  RunResult run{.runner = runner.name(), .wave = runner.wave(), .is_case = true};
+  tell_step(options, runner_token(run.runner, run.wave), true);
   RunOutputs got = runner.run(stage, item, asked);
   compare_with(asked, expected, got, run);
   if (stage.chain && run.verdict == Verdict::kWrong) find_first_stage(runner, stage, item, run);
@@ -249,15 +257,22 @@ void judge_runner(Runner& runner, const Stage& stage, const Case& item,
   if (!sound) return;
   if (options.properties)
     check_properties(
-        stage, item, with_host_outputs(std::move(got.outputs), expected), runner.name(),
-        runner.wave(), [&](const Case& variant) { return evaluate_on(runner, stage, variant); },
-        result);
+        stage, item, with_host_outputs(std::move(got.outputs), expected), &runner,
+        [&](const Case& variant) { return evaluate_on(runner, stage, variant); }, options, result);
   if (options.earlier == nullptr) return;
+  tell_step(options, runner.name() + ", reused buffers", true);
   if (const auto reused = runner.run_after(stage, *options.earlier, item)) {
     RunResult second{.runner = runner.name() + ", reused buffers", .wave = runner.wave()};
     compare_with(asked, expected, *reused, second);
     result.runs.push_back(std::move(second));
   }
+}
+
+/// `has_kernels` speaks of the kernels of this tree; somebody else's may do more.
+bool takes(Runner& runner, const Stage& stage, const Contract& contract) {
+  const bool in_tree = !runner.runs_host_code();
+  if (in_tree && stage.has_kernels && !stage.has_kernels(contract)) return false;
+  return runner.offers(stage);
 }
 
 std::string defect_of(const Case& item) {
@@ -369,10 +384,11 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
                     .title = item.title,
                     .contract = item.contract.text(),
                     .line = item.line};
-  const std::string defect = defect_of(item);
-  result.refusal_was_expected = defect != "none";
   if (!item.line.empty()) result.repro = fmt::format("monoref replay '{}'", item.line);
+  tell_step(options, "reference", false);
   try {
+    const std::string defect = defect_of(item);
+    result.refusal_was_expected = defect != "none";
     const auto specs = stage.outputs(item);
     const Outputs expected = run_reference(stage, item, specs);
     if (result.refusal_was_expected) {
@@ -385,11 +401,10 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
     if (!item.expected.empty()) result.runs.push_back(compare_stored(item, specs, expected));
     if (options.properties)
       check_properties(
-          stage, item, expected, "reference", 0,
-          [&](const Case& variant) { return evaluate_reference(stage, variant); }, result);
-    const bool has_kernels = !stage.has_kernels || stage.has_kernels(item.contract);
+          stage, item, expected, nullptr,
+          [&](const Case& variant) { return evaluate_reference(stage, variant); }, options, result);
     for (Runner* runner : options.runners)
-      if (has_kernels && runner->offers(stage))
+      if (takes(*runner, stage, item.contract))
         judge_runner(*runner, stage, item, specs, expected, options, result);
   } catch (const Refusal& refusal) {
     result.runs.push_back(

@@ -1,6 +1,7 @@
 // Running a case: through a backend's kernels or somebody's plugin, and judging the result.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,11 +69,15 @@ class KernelRunner : public Runner {
 /// The reference's outputs for a case. Throws Refusal before anything is computed.
 Outputs run_reference(const Stage& stage, const Case& item, std::span<const OutputSpec> specs);
 
+/// Told who is about to compute, and whether that is a runner, which watches its own time.
+using JudgeSteps = std::function<void(const std::string& who, bool is_runner)>;
+
 /// What to try on a case beyond reference against stored outputs.
 struct JudgeOptions {
   std::vector<Runner*> runners;
   bool properties = false;        ///< also the stage's properties, on reference and runners
   const Case* earlier = nullptr;  ///< also run as the second step through `earlier`'s buffers
+  JudgeSteps step = {};
 };
 
 /// Runs and compares everything there is to compare about a case. Never throws for bad input: a

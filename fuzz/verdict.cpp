@@ -42,14 +42,34 @@ Verdict CaseResult::verdict() const {
   return worst == nullptr ? Verdict::kExact : worst->verdict;
 }
 
+std::string runner_token(const std::string& runner, int wave) {
+  return runner == "host" ? fmt::format("{}{}", runner, wave) : runner;
+}
+
+int worse_code(int one, int other) {
+  for (const int code : {1, 2, 3})
+    if (one == code || other == code) return code;
+  return std::max(one, other);
+}
+
 void Summary::add(const CaseResult& result) {
   ++counts[static_cast<std::size_t>(result.verdict())];
   if (result.verdict() == Verdict::kRefused && !result.refusal_was_expected) ++unexpected_refusals;
+  for (const RunResult& run : result.runs)
+    if (run.is_case) add_runs(runner_token(run.runner, run.wave), 1);
 }
 
 void Summary::add(const Summary& other) {
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
   unexpected_refusals += other.unexpected_refusals;
+  for (const auto& [runner, count] : other.runs) add_runs(runner, count);
+}
+
+void Summary::add_runs(const std::string& runner, std::uint64_t count) {
+  auto known = std::find_if(runs.begin(), runs.end(),
+                            [&](const auto& entry) { return entry.first == runner; });
+  if (known == runs.end()) known = runs.insert(runs.end(), {runner, 0});
+  known->second += count;
 }
 
 std::uint64_t Summary::cases() const {
@@ -63,6 +83,13 @@ std::string Summary::line(std::string_view command) const {
       "{}: {} cases, {} exact, {} allowed, {} wrong, {} refused, {} crashed, {} hung", command,
       cases(), of(Verdict::kExact), of(Verdict::kAllowed), of(Verdict::kWrong),
       of(Verdict::kRefused), of(Verdict::kCrashed), of(Verdict::kHung));
+}
+
+std::string Summary::runs_line() const {
+  std::string line;
+  for (const auto& [runner, count] : runs)
+    line += fmt::format("{}{} {}", line.empty() ? "runs: " : ", ", runner, count);
+  return line.empty() ? "runs: none" : line;
 }
 
 int Summary::exit_code() const {

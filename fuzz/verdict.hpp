@@ -33,8 +33,8 @@ struct OutputTally {
   std::uint64_t exact = 0;
   std::uint64_t allowed = 0;
   std::uint64_t wrong = 0;
-  std::uint64_t elements = 0;   ///< compared ones: exact + allowed + wrong
-  std::uint64_t undecided = 0;  ///< left out: nobody says what they hold, or no bound can tell
+  std::uint64_t undecided = 0;  ///< no sound bound can tell whether they are right
+  std::uint64_t elements = 0;   ///< all that were judged: the sum of the four
 
   void add(const OutputTally& other);
 };
@@ -48,6 +48,8 @@ struct Difference {
   std::string got;
   std::string bound;    ///< the permitted interval or set; empty where only equality counts
   std::string made_by;  ///< the stage of a chain that wrote the output; empty elsewhere
+  std::string low;      ///< the ends of `bound` where it is an interval; empty elsewhere
+  std::string high;
 
   std::string text() const;
 };
@@ -60,7 +62,11 @@ struct RunResult {
   std::vector<OutputTally> outputs;
   std::optional<Difference> first_difference;
   std::string message;  ///< for crashes, hangs, refusals and broken properties
+  bool is_case = false;  ///< the runner computed the case itself: what is counted as a run
 };
+
+/// How a runner is named where runs are counted: "host64", "nvidia", "plugin:NAME".
+std::string runner_token(const std::string& runner, int wave);
 
 /// All comparisons of one case.
 struct CaseResult {
@@ -77,17 +83,27 @@ struct CaseResult {
   const RunResult* decisive() const;
 };
 
-/// Counts of cases by verdict: the last line of every command.
+/// The exit code of two that wins: 1 (something wrong), then 2 (bad usage or input), then 3 (the
+/// backend is not there or ran nothing), then 0.
+int worse_code(int one, int other);
+
+/// What a run of the program amounts to: the last lines of every command.
 struct Summary {
   std::array<std::uint64_t, 6> counts{};
   std::uint64_t unexpected_refusals = 0;
+  /// How many cases each runner computed, in the order in which they were named.
+  std::vector<std::pair<std::string, std::uint64_t>> runs;
 
   void add(const CaseResult& result);
   void add(const Summary& other);
+  /// Counts `count` more runs of a runner; 0 makes it known.
+  void add_runs(const std::string& runner, std::uint64_t count);
   std::uint64_t cases() const;
   std::uint64_t of(Verdict verdict) const { return counts[static_cast<std::size_t>(verdict)]; }
   /// `check: N cases, E exact, A allowed, W wrong, R refused, C crashed, H hung`
   std::string line(std::string_view command) const;
+  /// `runs: host64 96, host32 96`
+  std::string runs_line() const;
   /// 0 all as it should be, 1 any failure, 2 an unexpected refusal.
   int exit_code() const;
 };

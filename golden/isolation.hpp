@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,5 +36,45 @@ struct IsolatedResult {
 /// the caller. (The C library makes its own heap usable after a fork.)
 IsolatedResult run_isolated(const std::function<std::vector<std::byte>()>& work,
                             const ReadLimits& limits);
+
+/// Sends one message to the process that listens.
+using Tell = std::function<void(std::span<const std::byte>)>;
+
+/// What a process that is listened to may use until its next message.
+struct SilenceLimits {
+  /// Of all its threads together: what does not depend on how busy the machine is.
+  double processor_seconds;
+  double wall_seconds;
+};
+
+/// Whom `listen_isolated` asks and tells.
+struct Listener {
+  /// Hears the next message, and says what the child may use until the one after it. A message that
+  /// it throws over ends the child as one that died.
+  std::function<SilenceLimits(std::span<const std::byte>)> hear;
+  /// Asked all the while; true ends the child.
+  std::function<bool()> give_up;
+};
+
+/// How work that was listened to ended.
+struct Ending {
+  enum class Kind { kFinished, kDied, kOverTime, kGivenUp };
+  Kind kind = Kind::kFinished;
+  std::string failure;  ///< of kDied and kOverTime: "died of signal 11 (Segmentation fault)", ...
+};
+
+/// Like `run_isolated`, for work that goes on for long and tells of it as it goes: every message
+/// comes whole and in order, also those before a death. `first` is what the child may use until its
+/// first message. The child leaves interrupts to its parent, and what it prints goes to standard
+/// error. Its memory is limited only where it does so itself, by `limit_memory`.
+Ending listen_isolated(const std::function<void(const Tell&)>& work, SilenceLimits first,
+                       const Listener& listener);
+
+/// From now on this process can have `bytes` more than it has now: beyond, allocation fails. None:
+/// no limit. No effect under a sanitizer, which reserves terabytes.
+void limit_memory(std::optional<std::size_t> bytes);
+
+/// Whether this build has a sanitizer, under which everything takes longer.
+bool is_sanitized();
 
 }  // namespace monoref

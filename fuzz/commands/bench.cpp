@@ -83,10 +83,12 @@ void check_recordings(benchmark::State& state, const std::vector<Runner*>& runne
     for (const auto& entry :
          std::filesystem::directory_iterator(default_golden_folder() / "recorded")) {
       if (entry.path().extension() != ".h5") continue;
-      AnyFile content = read_any(entry.path());
-      if (!has_cases(content)) continue;
-      for (const Case& item : cases_of(std::move(content), entry.path()))
+      CaseFile file(entry.path());
+      if (!file.has_cases()) continue;
+      for (std::size_t i = 0; i < file.size(); ++i) {
+        const Case item = file.take(i);
         benchmark::DoNotOptimize(judge_case(find_stage(item.stage), item, {.runners = runners}));
+      }
     }
 }
 

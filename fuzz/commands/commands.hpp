@@ -1,5 +1,5 @@
 // The commands of the `monoref` program. Each returns the exit code: 0 right, 1 wrong found, 2 bad
-// usage or input, 3 backend not available.
+// usage or input, 3 backend not available or without a case, 75 stopped before the end.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fuzz/runner.hpp"
@@ -17,6 +18,7 @@ namespace monoref {
 struct CommonOptions {
   std::string stages = "all";
   std::string backend = "host";
+  bool must_run = false;  ///< the backend was asked for: a run without it is not right
   std::string wave;     ///< "64", "32", "both", or empty for the command's default
   std::string devices;  ///< "0,1"; empty: the first one
   std::optional<std::string> contract;
@@ -36,6 +38,15 @@ std::vector<int> waves_of(const std::string& text);
 std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
                                                   const std::string& default_wave);
 std::vector<Runner*> pointers(const std::vector<std::unique_ptr<Runner>>& runners);
+
+/// Refuses, by --backend and --wave alone, what `make_runners` would; makes nothing.
+void check_backend(const CommonOptions& options);
+bool is_gpu_backend(const CommonOptions& options);
+
+/// Whether a case of this stage, or a recording that speaks of these ("qk_norm_rope,
+/// kv_cache_insert"), is to be judged. One of a stage that there is not is, unless others were asked
+/// for: judging it says so.
+bool is_selected(const std::vector<const Stage*>& stages, std::string_view names);
 
 /// Golden files of this source tree, as built; an option overrides it.
 std::filesystem::path default_golden_folder();

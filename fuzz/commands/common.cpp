@@ -59,8 +59,37 @@ std::optional<Contract> CommonOptions::parsed_contract() const {
   return Contract::parse(*contract);
 }
 
+void check_backend(const CommonOptions& options) {
+  const std::string& name = options.backend;
+  const bool is_plugin = name.starts_with(kPluginPrefix);
+  if (name == "host") {
+    if (!options.wave.empty()) waves_of(options.wave);
+    return;
+  }
+  if (name != "amd" && name != "nvidia" && !is_plugin)
+    refuse("--backend: '{}' is not one of host, amd, nvidia, plugin:PATH", name);
+  if (name.size() == kPluginPrefix.size() && is_plugin)
+    refuse("--backend: '{}' names no library, must be plugin:PATH", name);
+  if (!options.wave.empty())
+    refuse("--wave: '{}' has no effect on '{}', only the host backend has a choice of waves",
+           options.wave, name);
+}
+
+bool is_gpu_backend(const CommonOptions& options) {
+  return options.backend == "amd" || options.backend == "nvidia";
+}
+
+bool is_selected(const std::vector<const Stage*>& stages, std::string_view names) {
+  const std::string list = fmt::format(" {},", names);
+  return stages.size() == all_stages().size() ||
+         std::any_of(stages.begin(), stages.end(), [&](const Stage* stage) {
+           return list.find(fmt::format(" {},", stage->name)) != std::string::npos;
+         });
+}
+
 std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
                                                   const std::string& default_wave) {
+  check_backend(options);
   std::vector<std::unique_ptr<Runner>> runners;
   const std::string& name = options.backend;
   const std::vector<int> devices = options.parsed_devices();
@@ -71,10 +100,10 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
     runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend(devices)));
   } else if (name == "nvidia") {
     runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices)));
-  } else if (name.starts_with(kPluginPrefix)) {
-    runners.push_back(make_plugin_runner(name.substr(kPluginPrefix.size())));
   } else {
-    refuse("--backend: '{}' is not one of host, amd, nvidia, plugin:PATH", name);
+    // A name without a slash would be looked up in the system's library folders.
+    runners.push_back(
+        make_plugin_runner(std::filesystem::absolute(name.substr(kPluginPrefix.size())).string()));
   }
   for (const auto& runner : runners) runner->set_time_limit(options.time_limit);
   return runners;

@@ -2,13 +2,20 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdio>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
 
 #include "fuzz/campaign.hpp"
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/corpus.hpp"
+#include "fuzz/judging.hpp"
 #include "fuzz/load_cases.hpp"
 #include "fuzz/report.hpp"
+#include "fuzz/session.hpp"
+#include "fuzz/stop.hpp"
 #include "golden/file_error.hpp"
 
 namespace monoref {
@@ -75,29 +82,50 @@ class ProgressLine {
   double next_ = 1.0;
 };
 
+void judge_corpus_entry(const std::filesystem::path& path, const std::vector<Runner*>& runners,
+                        JudgeStream& stream) {
+  CaseFile content(path);
+  if (!content.has_cases()) throw FileError(path.string(), "holds no case of a stage");
+  stream.has_read(content.bytes());
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    CaseResult header = content.header(i);
+    header.repro = fmt::format("monoref replay {}", path.string());
+    stream.judge(header, [&]() -> JudgeStream::Judged {
+      CaseResult result = judge_saved(content.take(i), runners, stream.steps());
+      result.repro = header.repro;
+      return {std::move(result), {}};
+    });
+  }
+}
+
 /// Earlier findings come first: they must be right before anything new is tried.
-Summary replay_corpus(const std::filesystem::path& folder, const std::vector<Runner*>& runners,
-                      JsonFile& json) {
-  Summary summary;
-  for (const auto& file : corpus_files(folder))
-    for (const Case& item : load_cases(file)) {
-      CaseResult result = item.line.empty() ? judge_case(find_stage(item.stage), item,
-                                                         {.runners = runners, .properties = true})
-                                            : judge_line(parse_line(item.line), runners);
-      result.repro = fmt::format("monoref replay {}", file.string());
-      summary.add(result);
-      json.add(result);
-      if (is_failure(result.verdict())) fmt::print("corpus: {}\n", failure_text(result));
-    }
-  return summary;
+void replay_corpus(const CommonOptions& common, const std::filesystem::path& folder,
+                   Session& session) {
+  std::error_code failed;
+  if (std::filesystem::exists(folder, failed) && !std::filesystem::is_directory(folder, failed))
+    session.bad_input(fmt::format("--corpus: '{}' is not a folder", folder.string()));
+  const auto files = corpus_files(folder);
+  if (files.empty()) return;
+  Judging judging{.make_runners = [&] { return make_runners(common, "both"); },
+                  .judge =
+                      [&](std::size_t file, const std::vector<Runner*>& runners,
+                          JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); },
+                  .limit_memory = !is_gpu_backend(common)};
+  for (const auto& file : files) judging.files.push_back(file.string());
+  JudgingListener listener = listener_for(session);
+  listener.on_case = [&](std::size_t, const JudgeStream::Judged& judged) {
+    session.add(judged.result);
+    if (judged.result.verdict() >= Verdict::kRefused) say("corpus: ");
+    print_unless_right(judged.result);
+  };
+  judge_files(judging, listener);
 }
 
 void print_coverage(const StageReport& report) {
-  fmt::print(
-      "{}: {} cases in {:.1f} s ({:.0f} a second)\n", report.stage->name, report.summary.cases(),
+  say("{}: {} cases in {:.1f} s ({:.0f} a second)\n", report.stage->name, report.summary.cases(),
       report.seconds,
       report.seconds > 0 ? static_cast<double>(report.summary.cases()) / report.seconds : 0.0);
-  for (const std::string& line : report.coverage.lines()) fmt::print("  {}\n", line);
+  for (const std::string& line : report.coverage.lines()) say("  {}\n", line);
 }
 
 nlohmann::json coverage_json(const CampaignReport& report) {
@@ -112,48 +140,101 @@ nlohmann::json coverage_json(const CampaignReport& report) {
   return all;
 }
 
+std::string finding_text(const Finding& finding) {
+  std::string text = fmt::format("{}\n  shrunk in {} tries from {}\n",
+                                 failure_text(finding.result), finding.shrink_tries,
+                                 finding.original);
+  if (!finding.saved.empty()) text += fmt::format("  saved as {}\n", finding.saved.string());
+  return text;
+}
+
+/// What the campaign tells as it goes.
+class CampaignTeller {
+ public:
+  CampaignTeller(Session& session, bool quiet) : session_(session), progress_(quiet) {}
+
+  void each(const CaseResult& result) {
+    session_.add(result);
+    // Generators must not make what is refused, unless they say so.
+    if (result.verdict() == Verdict::kRefused && !result.refusal_was_expected &&
+        unexpected_++ < kShownRefusals)
+      say("{}\n", failure_text(result));
+  }
+  void failing(const CaseResult& result) {
+    const std::lock_guard lock(mutex_);
+    unshrunken_ = result;
+  }
+  void found(const Finding& finding) {
+    const std::lock_guard lock(mutex_);
+    unshrunken_.reset();
+    say("{}", finding_text(finding));
+    std::fflush(stdout);
+    if (!finding.not_saved.empty())
+      session_.failure(fmt::format("the finding could not be saved: {}", finding.not_saved));
+  }
+  void progress(const CampaignProgress& now) { progress_.show(now); }
+  /// What was found and is still being shrunk, for an end in between.
+  void tell_unshrunken() {
+    const std::lock_guard lock(mutex_);
+    if (unshrunken_) say("{}\n", failure_text(*unshrunken_));
+  }
+
+ private:
+  static constexpr int kShownRefusals = 3;
+  Session& session_;
+  ProgressLine progress_;
+  int unexpected_ = 0;
+  std::mutex mutex_;
+  std::optional<CaseResult> unshrunken_;
+};
+
+/// The campaign itself, with the reports of its stages. Whatever stops it, what was found by then is
+/// in the session.
+void fuzz(const CommonOptions& common, CampaignOptions campaign, Session& session) {
+  std::vector<std::unique_ptr<Runner>> runners;
+  try {
+    runners = make_runners(common, "64");
+    campaign.runners = pointers(runners);
+    campaign.stages = offered_stages(common, campaign.runners);
+  } catch (const device::Unavailable& unavailable) {
+    return session.unavailable(unavailable.message);
+  }
+  for (const Runner* runner : campaign.runners)
+    session.runner(runner_token(runner->name(), runner->wave()));
+  CampaignTeller teller(session, common.quiet);
+  campaign.stop = stop_requested;
+  campaign.failing = [&](const CaseResult& result) { teller.failing(result); };
+  campaign.found = [&](const Finding& finding) { teller.found(finding); };
+  const GiveUpInTime watch([&] {
+    teller.tell_unshrunken();
+    const int code = session.finish();
+    std::fflush(stdout);
+    _exit(code);
+  });
+  const CampaignReport report = run_campaign(
+      campaign, [&](const CampaignProgress& now) { teller.progress(now); },
+      [&](const CaseResult& result) { teller.each(result); });
+  if (!common.quiet)
+    for (const StageReport& stage : report.stages) print_coverage(stage);
+  session.add_json("coverage", coverage_json(report));
+}
+
 }  // namespace
 
 int fuzz_command(const CommonOptions& common, const FuzzOptions& options) {
-  const auto runners = make_runners(common, "64");
-  CampaignOptions campaign{.stages = offered_stages(common, pointers(runners)),
-                           .runners = pointers(runners)};
-  campaign.contract = common.parsed_contract();
-  campaign.seed = common.seed;
-  campaign.cases = options.cases;
-  campaign.seconds = options.seconds;
+  check_backend(common);
+  select_stages(common.stages);
+  CampaignOptions campaign{.contract = common.parsed_contract(),
+                           .seed = common.seed,
+                           .cases = options.cases,
+                           .seconds = options.seconds,
+                           .corpus = options.corpus};
   if (!options.cases && !options.seconds) campaign.seconds = 60;
   std::tie(campaign.shard, campaign.shards) = parse_shard(options.shard);
-  campaign.corpus = options.corpus;
-
-  JsonFile json(common.json);
-  Summary summary = replay_corpus(options.corpus, campaign.runners, json);
-  CampaignReport report;
-  int unexpected = 0;
-  {
-    ProgressLine progress(common.quiet);
-    report = run_campaign(
-        campaign, [&](const CampaignProgress& now) { progress.show(now); },
-        [&](const CaseResult& result) {
-          json.add(result);
-          // Generators must not make what is refused, unless they say so.
-          if (result.verdict() == Verdict::kRefused && !result.refusal_was_expected &&
-              unexpected++ < 3)
-            fmt::print("{}\n", failure_text(result));
-        });
-  }
-  summary.add(report.summary());
-  if (!common.quiet)
-    for (const StageReport& stage : report.stages) print_coverage(stage);
-  for (const Finding& finding : report.findings) {
-    fmt::print("{}\n  shrunk in {} tries from {}\n", failure_text(finding.result),
-               finding.shrink_tries, finding.original);
-    if (!finding.saved.empty()) fmt::print("  saved as {}\n", finding.saved.string());
-  }
-  json.set("coverage", coverage_json(report));
-  json.finish(summary_json("fuzz", summary));
-  fmt::print("{}\n", summary.line("fuzz"));
-  return summary.exit_code();
+  Session session("fuzz", common.json, common.must_run);
+  replay_corpus(common, options.corpus, session);
+  if (!stop_requested()) fuzz(common, std::move(campaign), session);
+  return session.finish();
 }
 
 }  // namespace monoref

@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/generator.hpp"
+#include "fuzz/judging.hpp"
 #include "fuzz/load_cases.hpp"
 #include "fuzz/report.hpp"
+#include "fuzz/session.hpp"
+#include "fuzz/stop.hpp"
 #include "golden/case_file.hpp"
 
 namespace monoref {
@@ -92,80 +94,101 @@ void verify_line(const Stage& stage, const Case& item, CaseResult& result) {
        .message = fmt::format("'{}' no longer gives the stored inputs", item.line)});
 }
 
+/// The reference alone against what is stored; no backend takes part.
+CaseResult verify_case(const Case& item, JudgeStream& stream) {
+  const Stage& stage = find_stage(item.stage);
+  CaseResult result = judge_case(stage, item, {.step = stream.steps()});
+  if (item.expected.empty())
+    result.runs.push_back({.runner = "reference",
+                           .verdict = Verdict::kWrong,
+                           .message = "a golden case without expected outputs"});
+  stream.step("generator", true);
+  verify_line(stage, item, result);
+  return result;
+}
+
+void verify_file(const std::filesystem::path& path, const std::vector<const Stage*>& stages,
+                 JudgeStream& stream) {
+  CaseFile content(path);
+  stream.has_read(content.bytes());
+  if (content.judge() == nullptr && !content.has_cases())
+    return stream.note(fmt::format("{}: read by unit tests only, no stage adopts it",
+                                   path.filename().string()));
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    CaseResult header = content.header(i);
+    if (!is_selected(stages, header.stage)) continue;
+    header.repro = fmt::format("monoref check {}  # case {}", path.string(), header.title);
+    stream.judge(header, [&]() -> JudgeStream::Judged {
+      CaseResult result = content.judge() != nullptr
+                              ? judge_recorded(*content.judge(), content.recorded(i))
+                              : verify_case(content.take(i), stream);
+      result.runs.front().is_case = true;
+      result.repro = header.repro;
+      return {std::move(result), {}};
+    });
+  }
+}
+
 }  // namespace
 
 int golden_regen_command(const CommonOptions& common, const std::filesystem::path& folder) {
-  Summary summary;
-  JsonFile json(common.json);
-  std::filesystem::create_directories(folder / kGenerated);
-  for (const Stage* stage : select_stages(common.stages)) {
-    const auto cases = golden_cases(*stage);
+  const auto stages = select_stages(common.stages);
+  Session session("golden", common.json, false);
+  for (const Stage* stage : stages) {
+    if (stop_requested()) break;
     const auto path = folder / kGenerated / fmt::format("{}.h5", stage->name);
-    write_cases(path, cases);
-    for (const Case& item : cases) {
-      CaseResult result{.stage = item.stage,
-                        .title = item.title,
-                        .contract = item.contract.text(),
-                        .line = item.line,
-                        .repro = fmt::format("monoref replay '{}'", item.line)};
-      summary.add(result);
-      json.add(result);
+    try {
+      const auto cases = golden_cases(*stage);
+      std::filesystem::create_directories(path.parent_path());
+      write_cases(path, cases);
+      for (const Case& item : cases)
+        session.add({.stage = item.stage,
+                     .title = item.title,
+                     .contract = item.contract.text(),
+                     .line = item.line,
+                     .repro = fmt::format("monoref replay '{}'", item.line)});
+      if (!common.quiet) say("{}: {} cases\n", path.string(), cases.size());
+    } catch (const std::exception& error) {
+      session.bad_input(error.what());
     }
-    if (!common.quiet) fmt::print("{}: {} cases\n", path.string(), cases.size());
   }
-  json.finish(summary_json("golden", summary));
-  fmt::print("{}\n", summary.line("golden"));
-  return 0;
+  return session.finish();
 }
 
 int golden_verify_command(const CommonOptions& common, const std::filesystem::path& folder) {
   const auto stages = select_stages(common.stages);
-  Summary summary;
-  JsonFile json(common.json);
   std::vector<std::filesystem::path> files = files_in(folder / kGenerated);
   std::vector<const Stage*> without = stages;
+  const std::size_t generated = files.size();
   for (const auto& path : files_in(folder / kRecorded)) files.push_back(path);
   if (files.empty()) refuse("golden: there are no golden files in '{}'", folder.string());
-  for (const auto& path : files) {
-    const bool generated = path.parent_path().filename() == kGenerated;
-    AnyFile content = read_any(path);
-    if (const RecordingJudge* judge = judge_of(content)) {
-      for (const CaseResult& result : judge_recording(*judge, std::get<Recording>(content))) {
-        if (is_failure(result.verdict())) fmt::print("{}\n", failure_text(result));
-        summary.add(result);
-        json.add(result);
-      }
-      continue;
-    }
-    if (!has_cases(content)) {
-      if (!common.quiet)
-        fmt::print("{}: read by unit tests only, no stage adopts it\n", path.filename().string());
-      continue;
-    }
-    std::size_t count = 0;
-    for (const Case& item : cases_of(std::move(content), path)) {
-      const Stage& stage = find_stage(item.stage);
-      if (std::find(stages.begin(), stages.end(), &stage) == stages.end()) continue;
-      CaseResult result = judge_case(stage, item, {.runners = {}, .properties = false});
-      if (item.expected.empty())
-        result.runs.push_back({.runner = "reference",
-                               .verdict = Verdict::kWrong,
-                               .message = "a golden case without expected outputs"});
-      verify_line(stage, item, result);
-      result.repro = fmt::format("monoref check {}  # case {}", path.string(), item.title);
-      if (is_failure(result.verdict())) fmt::print("{}\n", failure_text(result));
-      summary.add(result);
-      json.add(result);
-      if (generated) std::erase(without, &stage);
-      ++count;
-    }
-    if (!common.quiet) fmt::print("{}: {} cases\n", path.filename().string(), count);
-  }
-  json.finish(summary_json("golden", summary));
-  for (const Stage* stage : without)
-    fmt::print(stderr, "golden: no generated golden file holds cases of stage {}\n", stage->name);
-  fmt::print("{}\n", summary.line("golden"));
-  return without.empty() ? summary.exit_code() : std::max(summary.exit_code(), 1);
+
+  Session session("golden", common.json, false);
+  Judging judging{.make_runners = [] { return std::vector<std::unique_ptr<Runner>>(); },
+                  .judge = [&](std::size_t file, const std::vector<Runner*>&,
+                               JudgeStream& stream) { verify_file(files[file], stages, stream); }};
+  for (const auto& file : files) judging.files.push_back(file.string());
+  JudgingListener listener = listener_for(session);
+  std::size_t count = 0;
+  listener.on_case = [&, tell = listener.on_case](std::size_t file,
+                                                  const JudgeStream::Judged& judged) {
+    tell(file, judged);
+    ++count;
+    if (file < generated)
+      std::erase_if(without, [&](const Stage* s) { return s->name == judged.result.stage; });
+  };
+  listener.on_file = [&](std::size_t file) {
+    if (!common.quiet && count > 0)
+      say("{}: {} cases\n", files[file].filename().string(), count);
+    count = 0;
+  };
+  if (common.quiet) listener.on_note = [](std::size_t, const std::string&) {};
+  judge_files(judging, listener);
+  if (!stop_requested())
+    for (const Stage* stage : without)
+      session.failure(fmt::format("golden: no generated golden file holds cases of stage {}",
+                                  stage->name));
+  return session.finish();
 }
 
 }  // namespace monoref

@@ -9,33 +9,32 @@
 #include "reference/error.hpp"
 
 namespace monoref {
-namespace {
-
-std::string range_text(const CodeRange& range) {
-  if (range.first > range.last) return range.may_be_nan ? "NaN" : "nothing";
+OutputJudge::Permitted OutputJudge::permitted(const CodeRange& range) {
+  if (range.first > range.last) return {range.may_be_nan ? "NaN" : "nothing", {}, {}};
   const auto text = [&](int at) {  // ordinals of a sign and magnitude format are its magnitudes
     const auto magnitude = static_cast<std::uint32_t>(std::abs(at));
     const std::uint32_t code = at < 0 ? magnitude | range.format->sign_bit() : magnitude;
     return fmt::format("{}", decode(*range.format, code));
   };
-  return fmt::format("{} to {}{}", text(range.first), text(range.last),
-                     range.may_be_nan ? " or NaN" : "");
+  const std::string low = text(range.first);
+  const std::string high = text(range.last);
+  return {fmt::format("{} to {}{}", low, high, range.may_be_nan ? " or NaN" : ""), low, high};
 }
 
-std::string range_text(const Bounded& range) {
-  if (!range.has_numbers()) return "NaN";
-  return fmt::format("{} to {}{}", range.low, range.high, range.may_be_nan ? " or NaN" : "");
+OutputJudge::Permitted OutputJudge::permitted(const Bounded& range) {
+  if (!range.has_numbers()) return {"NaN", {}, {}};
+  const std::string low = fmt::format("{}", range.low);
+  const std::string high = fmt::format("{}", range.high);
+  return {fmt::format("{} to {}{}", low, high, range.may_be_nan ? " or NaN" : ""), low, high};
 }
-
-}  // namespace
 
 OutputJudge::OutputJudge(std::string name, RunResult& result) : result_(result) {
   tally_.name = std::move(name);
 }
 
 OutputJudge::~OutputJudge() {
-  tally_.elements = tally_.exact + tally_.allowed + tally_.wrong;
-  if (tally_.allowed > 0) result_.verdict = std::max(result_.verdict, Verdict::kAllowed);
+  tally_.elements = tally_.exact + tally_.allowed + tally_.wrong + tally_.undecided;
+  if (tally_.allowed + tally_.undecided > 0) result_.verdict = std::max(result_.verdict, Verdict::kAllowed);
   if (tally_.wrong > 0) result_.verdict = std::max(result_.verdict, Verdict::kWrong);
   result_.outputs.push_back(std::move(tally_));
 }
@@ -46,7 +45,7 @@ void OutputJudge::code(const Index& index, std::uint32_t ours, const CodeRange& 
     ++(got == ours ? tally_.exact : tally_.allowed);
   } else {
     wrong(index, fmt::format("{} (0x{:02x})", decode(*range.format, ours), ours),
-          fmt::format("{} (0x{:02x})", decode(*range.format, got), got), range_text(range));
+          fmt::format("{} (0x{:02x})", decode(*range.format, got), got), permitted(range));
   }
 }
 
@@ -56,7 +55,7 @@ void OutputJudge::number(const Index& index, float ours, const Bounded& range, f
                       (got != got && ours != ours);
     ++(same ? tally_.exact : tally_.allowed);
   } else {
-    wrong(index, fmt::format("{}", ours), fmt::format("{}", got), range_text(range));
+    wrong(index, fmt::format("{}", ours), fmt::format("{}", got), permitted(range));
   }
 }
 
@@ -64,7 +63,7 @@ void OutputJudge::bits(const Index& index, std::uint64_t expected, std::uint64_t
   if (expected == got)
     ++tally_.exact;
   else
-    wrong(index, fmt::format("0x{:x}", expected), fmt::format("0x{:x}", got), "");
+    wrong(index, fmt::format("0x{:x}", expected), fmt::format("0x{:x}", got), {});
 }
 
 void OutputJudge::id(const Index& index, std::int64_t ours, bool permitted, std::int64_t got,
@@ -72,15 +71,18 @@ void OutputJudge::id(const Index& index, std::int64_t ours, bool permitted, std:
   if (permitted)
     ++(got == ours ? tally_.exact : tally_.allowed);
   else
-    wrong(index, fmt::format("{}", ours), fmt::format("{}", got), std::move(limit));
+    wrong(index, fmt::format("{}", ours), fmt::format("{}", got), {std::move(limit), {}, {}});
 }
 
 void OutputJudge::wrong(const Index& index, std::string expected, std::string got,
-                        std::string bound) {
+                        Permitted permitted) {
   ++tally_.wrong;
-  if (!result_.first_difference)
-    result_.first_difference =
-        Difference{tally_.name, index, std::move(expected), std::move(got), std::move(bound)};
+  if (result_.first_difference) return;
+  Difference first{tally_.name, index, std::move(expected), std::move(got)};
+  first.bound = std::move(permitted.text);
+  first.low = std::move(permitted.low);
+  first.high = std::move(permitted.high);
+  result_.first_difference = std::move(first);
 }
 
 const RecordingJudge* find_judge(std::string_view recording) {
@@ -89,22 +91,25 @@ const RecordingJudge* find_judge(std::string_view recording) {
   return nullptr;
 }
 
+CaseResult judge_recorded(const RecordingJudge& judge, const RecordedCase& recorded) {
+  CaseResult result{.stage = std::string(judge.stage),
+                    .title = recorded.title,
+                    .contract = std::string(judge.contract)};
+  RunResult run{.runner = "reference"};
+  try {
+    judge.judge(recorded, run);
+  } catch (const Refusal& refusal) {
+    run.verdict = Verdict::kRefused;
+    run.message = refusal.what();
+  }
+  result.runs.push_back(std::move(run));
+  return result;
+}
+
 std::vector<CaseResult> judge_recording(const RecordingJudge& judge, const Recording& recording) {
   std::vector<CaseResult> results;
-  for (const RecordedCase& recorded : recording.cases) {
-    CaseResult result{.stage = std::string(judge.stage),
-                      .title = recorded.title,
-                      .contract = std::string(judge.contract)};
-    RunResult run{.runner = "reference"};
-    try {
-      judge.judge(recorded, run);
-    } catch (const Refusal& refusal) {
-      run.verdict = Verdict::kRefused;
-      run.message = refusal.what();
-    }
-    result.runs.push_back(std::move(run));
-    results.push_back(std::move(result));
-  }
+  for (const RecordedCase& recorded : recording.cases)
+    results.push_back(judge_recorded(judge, recorded));
   return results;
 }
 

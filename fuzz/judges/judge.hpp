@@ -15,7 +15,7 @@
 namespace monoref {
 
 /// Collects the verdicts of one recorded output. An element inside its range is exact if it has our
-/// own bits and allowed if not; outside it is wrong.
+/// own bits and allowed if not; outside it is wrong. What nobody specifies is not judged at all.
 class OutputJudge {
  public:
   using Index = std::vector<std::pair<std::string, std::int64_t>>;
@@ -35,11 +35,19 @@ class OutputJudge {
   /// An id that a bound decides: `permitted` says whether it may stand, `limit` why not.
   void id(const Index& index, std::int64_t ours, bool permitted, std::int64_t got,
           std::string limit);
-  /// Elements that the recording leaves unwritten or that no bound can tell apart.
+  /// Elements that no sound bound can tell right from wrong.
   void leave_out(std::uint64_t elements) { tally_.undecided += elements; }
 
  private:
-  void wrong(const Index& index, std::string expected, std::string got, std::string bound);
+  /// What may stand in an element's place, in words, and its ends where it is an interval.
+  struct Permitted {
+    std::string text;
+    std::string low;
+    std::string high;
+  };
+  static Permitted permitted(const CodeRange& range);
+  static Permitted permitted(const Bounded& range);
+  void wrong(const Index& index, std::string expected, std::string got, Permitted permitted);
 
   RunResult& result_;
   OutputTally tally_;
@@ -57,6 +65,8 @@ struct RecordingJudge {
 const std::vector<RecordingJudge>& recording_judges();
 const RecordingJudge* find_judge(std::string_view recording);
 
+/// Judges one case of a recording.
+CaseResult judge_recorded(const RecordingJudge& judge, const RecordedCase& recorded);
 /// Judges every case of a recording.
 std::vector<CaseResult> judge_recording(const RecordingJudge& judge, const Recording& recording);
 
