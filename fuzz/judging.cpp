@@ -34,22 +34,6 @@ void send(const Tell& tell, Word word, json members = json::object()) {
   tell(message_bytes(members));
 }
 
-SilenceLimits limits_of(const json& seconds) {
-  return {seconds.is_null() ? std::numeric_limits<double>::infinity() : seconds.get<double>(),
-          judge_limits::kWallSeconds};
-}
-
-double step_seconds(std::size_t file_bytes) {
-  const double mebibytes = static_cast<double>(file_bytes) / (1 << 20);
-  return (judge_limits::kSeconds + judge_limits::kSecondsPerMiB * mebibytes) *
-         (is_sanitized() ? judge_limits::kSanitizedFactor : 1);
-}
-
-std::size_t memory_bytes(std::size_t file_bytes) {
-  return judge_limits::kBytes + judge_limits::kBytesPerByte * file_bytes +
-         judge_limits::kBytesPerProcessor * std::thread::hardware_concurrency();
-}
-
 /// A case that could not be judged to its end.
 CaseResult broken(CaseResult so_far, const std::string& who, Verdict verdict,
                   const std::string& message) {
@@ -79,7 +63,7 @@ void judge_from(const Judging& judging, const Position& start, const Tell& tell)
   send(tell, Word::kReady);
   for (std::size_t file = start.file; file < judging.files.size(); ++file) {
     limit_memory(std::nullopt);
-    JudgeStream stream(tell, file == start.file ? start.done : 0, judging.limit_memory);
+    JudgeStream stream(tell, file == start.file ? start.done : 0, judging.limits);
     try {
       judging.judge(file, runners, stream);
     } catch (const FileError& error) {  // names the file itself
@@ -112,6 +96,12 @@ class Judges {
   }
 
  private:
+  /// Until the next message; null: all the processor time that it takes.
+  SilenceLimits limits_of(const json& seconds) const {
+    return {seconds.is_null() ? std::numeric_limits<double>::infinity() : seconds.get<double>(),
+            judging_.limits.wall_seconds};
+  }
+
   SilenceLimits hear(const json& message) {
     switch (message.at("word").get<Word>()) {
       case Word::kRunner:
@@ -186,12 +176,22 @@ class Judges {
 
 }  // namespace
 
-JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done, bool limit_memory)
-    : tell_(tell), left_to_pass_(done), limit_memory_(limit_memory) {}
+double JudgeLimits::step_seconds(std::size_t file_bytes) const {
+  const double mebibytes = static_cast<double>(file_bytes) / (1 << 20);
+  return (seconds + seconds_per_mebibyte * mebibytes) * (is_sanitized() ? sanitized_factor : 1);
+}
+
+std::size_t JudgeLimits::memory_bytes(std::size_t file_bytes) const {
+  return bytes + bytes_per_byte * file_bytes +
+         bytes_per_processor * std::thread::hardware_concurrency();
+}
+
+JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done, const JudgeLimits& limits)
+    : tell_(tell), left_to_pass_(done), limits_(limits) {}
 
 void JudgeStream::has_read(std::size_t bytes) {
   file_bytes_ = bytes;
-  if (limit_memory_) monoref::limit_memory(memory_bytes(bytes));
+  if (limits_.memory) limit_memory(limits_.memory_bytes(bytes));
 }
 
 void JudgeStream::trust() {
@@ -210,7 +210,7 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
   who_ = "reference";
   send(tell_, Word::kCase,
       {{"result", wire_json(so_far)},
-        {"seconds", is_trusted_ ? json() : json(step_seconds(file_bytes_))}});
+        {"seconds", is_trusted_ ? json() : json(limits_.step_seconds(file_bytes_))}});
   Judged judged;
   try {
     judged = judge();
@@ -218,7 +218,7 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
     judged.result =
         broken(so_far, who_, Verdict::kRefused,
                fmt::format("it needs more memory than the {} MiB that a file of its size may",
-                           memory_bytes(file_bytes_) >> 20));
+                           limits_.memory_bytes(file_bytes_) >> 20));
   } catch (const std::exception& error) {
     judged.result = broken(so_far, who_, Verdict::kRefused, error.what());
   }
@@ -228,7 +228,7 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
 void JudgeStream::step(const std::string& who, bool is_runner) {
   who_ = who;
   send(tell_, Word::kStep,
-      {{"text", who}, {"seconds", is_runner ? json() : json(step_seconds(file_bytes_))}});
+      {{"text", who}, {"seconds", is_runner ? json() : json(limits_.step_seconds(file_bytes_))}});
 }
 
 void JudgeStream::note(const std::string& text) {

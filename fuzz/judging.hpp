@@ -17,25 +17,31 @@ namespace monoref {
 
 /// What judging one case may use, so that a number out of a file costs neither hours nor gigabytes.
 /// Both grow with what the file holds, which has to be read and computed with.
-namespace judge_limits {
-/// Processor time of one step: the reference, one property, one judge. Runners watch their own.
-constexpr double kSeconds = 20;
-constexpr double kSecondsPerMiB = 1;
-constexpr double kSanitizedFactor = 20;  ///< a sanitizer makes everything slower
-/// A step that waits for ever: beyond every time limit that runners have.
-constexpr double kWallSeconds = 600;
-/// Memory beyond what is in use when the file has been read.
-constexpr std::size_t kBytes = std::size_t{1} << 30;
-constexpr std::size_t kBytesPerByte = 16;
-/// Stacks of the threads that an OpenMP region starts on each processor.
-constexpr std::size_t kBytesPerProcessor = std::size_t{32} << 20;
-}  // namespace judge_limits
+struct JudgeLimits {
+  /// Processor time of one step: the reference, one property, one judge. Runners watch their own.
+  double seconds = 20;
+  double seconds_per_mebibyte = 1;
+  double sanitized_factor = 20;  ///< a sanitizer makes everything slower
+  /// A step that waits for ever: beyond every time limit that runners have by themselves.
+  double wall_seconds = 600;
+  /// Memory beyond what is in use when the file has been read.
+  std::size_t bytes = std::size_t{1} << 30;
+  std::size_t bytes_per_byte = 16;
+  /// Stacks of the threads that an OpenMP region starts on each processor.
+  std::size_t bytes_per_processor = std::size_t{32} << 20;
+  /// A GPU's runtime maps memory as it likes.
+  bool memory = true;
+
+  /// Of one step on a case of a file that holds so many bytes.
+  double step_seconds(std::size_t file_bytes) const;
+  std::size_t memory_bytes(std::size_t file_bytes) const;
+};
 
 /// What the judging process says about one file.
 class JudgeStream {
  public:
   /// `done` cases of the file were judged before and are passed over.
-  JudgeStream(const Tell& tell, std::uint64_t done, bool limit_memory);
+  JudgeStream(const Tell& tell, std::uint64_t done, const JudgeLimits& limits);
 
   /// The file has been read and holds so many bytes: that decides what a case may use.
   void has_read(std::size_t bytes);
@@ -63,7 +69,7 @@ class JudgeStream {
  private:
   const Tell& tell_;
   std::uint64_t left_to_pass_;
-  bool limit_memory_;
+  const JudgeLimits& limits_;
   bool is_trusted_ = false;
   std::size_t file_bytes_ = 0;
   std::string who_ = "reference";
@@ -76,8 +82,7 @@ struct Judging {
   std::function<std::vector<std::unique_ptr<Runner>>()> make_runners;
   std::function<void(std::size_t file, const std::vector<Runner*>& runners, JudgeStream& stream)>
       judge;
-  /// A GPU's runtime maps memory as it likes.
-  bool limit_memory = true;
+  JudgeLimits limits = {};
 };
 
 /// Told what comes of it, file by file, in order.

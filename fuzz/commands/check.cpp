@@ -129,7 +129,7 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
       .make_runners = [&] { return make_runners(common, "both"); },
       .judge = [&](std::size_t file, const std::vector<Runner*>& runners,
                    JudgeStream& stream) { check_file(files[file], common, runners, stream); },
-      .limit_memory = !is_gpu_backend(common)};
+      .limits = {.memory = !is_gpu_backend(common)}};
   std::vector<FileReport> reports;
   for (const auto& file : files) {
     judging.files.push_back(file.string());

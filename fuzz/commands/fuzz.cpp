@@ -110,7 +110,7 @@ void replay_corpus(const CommonOptions& common, const std::filesystem::path& fol
                   .judge =
                       [&](std::size_t file, const std::vector<Runner*>& runners,
                           JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); },
-                  .limit_memory = !is_gpu_backend(common)};
+                  .limits = {.memory = !is_gpu_backend(common)}};
   for (const auto& file : files) judging.files.push_back(file.string());
   JudgingListener listener = listener_for(session);
   listener.on_case = [&](std::size_t, const JudgeStream::Judged& judged) {
