@@ -254,12 +254,10 @@ class Messages {
   std::size_t at_ = 0;
 };
 
-void tell_all(int descriptor, std::span<const std::byte> message) {
+bool tell_all(int descriptor, std::span<const std::byte> message) {
   const auto length = static_cast<std::uint32_t>(message.size());
-  std::vector<std::byte> bytes(sizeof length + message.size());
-  std::memcpy(bytes.data(), &length, sizeof length);
-  std::copy(message.begin(), message.end(), bytes.begin() + sizeof length);
-  if (!write_all(descriptor, bytes)) _exit(1);
+  return write_all(descriptor, std::as_bytes(std::span(&length, 1))) &&
+         write_all(descriptor, message);
 }
 
 /// The life of a child that is listened to.
@@ -267,7 +265,9 @@ void run_and_tell(const std::function<void(const Tell&)>& work, int descriptor) 
   die_plainly();
   if (const int null = open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) dup2(null, STDIN_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
-  work([descriptor](std::span<const std::byte> message) { tell_all(descriptor, message); });
+  work([descriptor](std::span<const std::byte> message) {
+    if (!tell_all(descriptor, message)) _exit(1);
+  });
 }
 
 /// Watches over what a child uses between two messages.

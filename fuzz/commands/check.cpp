@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "fuzz/commands/commands.hpp"
@@ -145,6 +146,7 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
   listener.on_file = [&](std::size_t file) {
     file_objects.push_back(reports[file].json());
     if (!common.quiet) reports[file].print();
+    std::fflush(stdout);  // whoever waits reads it now
   };
   judge_files(judging, listener);
   session.add_json("files", file_objects);

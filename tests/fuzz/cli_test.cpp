@@ -1,12 +1,20 @@
 // The command line as a user meets it: exit codes, last lines, JSON, and clear errors.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "fuzz/runner.hpp"
+#include "golden/case_file.hpp"
 
 namespace monoref {
 namespace {
@@ -14,10 +22,14 @@ namespace {
 struct Ran {
   int code;
   std::string out;  ///< standard output and standard error together
-  std::string last_line() const {
-    const std::string text = out.substr(0, out.find_last_not_of('\n') + 1);
+  /// The n-th line from the end, 1 for the last.
+  std::string line_from_end(int n) const {
+    std::string text = out.substr(0, out.find_last_not_of('\n') + 1);
+    for (; n > 1; --n) text.resize(std::min(text.rfind('\n'), text.size()));
     return text.substr(text.rfind('\n') + 1);
   }
+  std::string last_line() const { return line_from_end(1); }
+  bool says(const std::string& text) const { return out.find(text) != std::string::npos; }
 };
 
 Ran run(const std::string& arguments) {
@@ -121,8 +133,11 @@ TEST_F(CommandLine, CheckSaysHowElementsWereDecided) {
   const nlohmann::json report = json("out.json");
   ASSERT_EQ(report["files"].size(), 1u);
   EXPECT_EQ(report["files"][0]["file"], "index_topk_decode.h5");
-  // The elements that the file's six cases have, of each output.
-  for (const auto& [name, elements] : {std::pair{"score", 512}, std::pair{"topk_idx", 220}}) {
+  // The elements of the file's six cases that somebody specifies. Of the scores not those behind a
+  // row's last block: 1 column of 16 has one, 10 of 16, 26 of 32 and none, 2 and 2 of 16, four rows
+  // of 14 of 16, four of 17 of 32; padding rows have none.
+  for (const auto& [name, elements] :
+       {std::pair{"score", 1 + 10 + 26 + 2 + 2 + 4 * 14 + 4 * 17}, std::pair{"topk_idx", 220}}) {
     const nlohmann::json& tally = report["files"][0]["outputs"][name];
     EXPECT_EQ(
         tally["exact"].get<int>() + tally["allowed"].get<int>() + tally["undecided"].get<int>(),
@@ -135,10 +150,6 @@ TEST_F(CommandLine, CheckSaysHowElementsWereDecided) {
                              " undecided";
     EXPECT_NE(ran.out.find(line), std::string::npos) << ran.out;
   }
-  // Columns behind a row's last block: 1 of 16 has a score, 10 of 16, 26 of 32 and none, 2 and 2 of
-  // 16, four rows of 14 of 16, four of 17 of 32; padding rows have none.
-  EXPECT_EQ(report["files"][0]["outputs"]["score"]["undecided"],
-            512 - (1 + 10 + 26 + 2 + 2 + 4 * 14 + 4 * 17));
 }
 
 TEST_F(CommandLine, AWrongContractIsFoundAndCodedOne) {
@@ -260,6 +271,343 @@ TEST_F(CommandLine, ListNamesEveryStage) {
   for (const char* stage : {"token_rows", "sparse_block_table", "page16_rebase",
                             "index_cache_insert", "kv_page_address"})
     EXPECT_NE(ran.out.find(stage), std::string::npos) << stage;
+}
+
+
+// ---- what ran ----------------------------------------------------------------------------------
+
+const std::string kIdle = " --backend plugin:" MONOREF_PLUGIN_IDLE " ";
+const std::string kRight = " --backend plugin:" MONOREF_PLUGIN_RIGHT " ";
+const std::string kWrong = " --backend plugin:" MONOREF_PLUGIN_WRONG " ";
+
+TEST_F(CommandLine, TheLineBeforeTheLastSaysWhoRan) {
+  const std::string arguments =
+      "check --quiet " + recorded("page16_rebase.h5") + " --json " + path("out.json");
+  const Ran both = run(arguments);
+  EXPECT_EQ(both.line_from_end(2), "runs: host64 12, host32 12");
+  EXPECT_EQ(json("out.json")["summary"]["runs"]["host32"], 12);
+  EXPECT_EQ(run(arguments + " --wave 32").line_from_end(2), "runs: host32 12");
+  EXPECT_EQ(run("fuzz --quiet --stage step_counter --cases 40").line_from_end(2).rfind(
+                "runs: host64 ", 0),
+            0u);
+  EXPECT_EQ(run("replay --quiet 'stage=token_rows;seed=3'").line_from_end(2),
+            "runs: host64 1, host32 1");
+  EXPECT_EQ(run("check --quiet " + recorded("swiglu_oai.h5")).line_from_end(2),
+            "runs: host64 0, host32 0");
+}
+
+TEST_F(CommandLine, ARunnerThatWasAskedForAndRanNothingIs3) {
+  for (const std::string& file : {recorded("page16_rebase.h5"), recorded("swiglu_oai.h5")}) {
+    const Ran ran = run("check" + kRight + file + " --json " + path("out.json"));
+    EXPECT_EQ(ran.code, 3) << ran.out;
+    EXPECT_TRUE(ran.says("which --backend asks for, ran no case")) << ran.out;
+    EXPECT_EQ(ran.line_from_end(2), "runs: plugin:token_rows example 0");
+    EXPECT_EQ(json("out.json")["summary"]["runs"]["plugin:token_rows example"], 0);
+  }
+  EXPECT_EQ(run("replay" + kRight + "'stage=step_counter;seed=3'").code, 3);
+  EXPECT_EQ(run("check --backend host " + recorded("swiglu_oai.h5")).code, 3);
+  EXPECT_EQ(run("check " + recorded("swiglu_oai.h5")).code, 0);
+}
+
+// `has_kernels` of a stage speaks of the kernels of this tree: it must not spare a plugin.
+TEST_F(CommandLine, APluginIsRunUnderContractsThatOurKernelsDoNotHave) {
+  const Ran ran = run("fuzz --quiet --stage index_select --contract vllm-triton --cases 8" + kIdle);
+  EXPECT_EQ(ran.code, 1) << ran.out;
+  EXPECT_TRUE(ran.says("wrong index_select")) << ran.out;
+}
+
+TEST_F(CommandLine, ARunWithoutACaseIsNotRight) {
+  const Ran ran = run("check --stage step_counter " + recorded("token_rows.h5"));
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_TRUE(ran.says("check: no case was judged")) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("check: 0 cases", 0), 0u);
+}
+
+TEST_F(CommandLine, APluginWithoutASlashIsAFileHere) {
+  const std::filesystem::path library = MONOREF_PLUGIN_RIGHT;
+  std::filesystem::copy(library, folder_ / "mine.so");
+  const std::string command = "cd " + folder_.string() + " && " MONOREF_PROGRAM
+                              " check --quiet --backend plugin:mine.so " +
+                              recorded("token_rows.h5") + " >out.txt 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+// ---- options -----------------------------------------------------------------------------------
+
+TEST_F(CommandLine, AnOptionActsOrIsRefused) {
+  const std::string file = recorded("token_rows.h5");
+  for (const std::string& arguments :
+       {std::string("list --contract nonsense"), std::string("list --seed 3"),
+        std::string("list --wave 64"), std::string("list --quiet"),
+        "golden regen --contract mono --stage token_rows --folder " + path("x"),
+        "golden regen --seed 2 --stage token_rows --folder " + path("x"),
+        std::string("golden verify --backend host"), "check --seed 2 " + file,
+        "check --wave 64" + kRight + file, std::string("replay --seed 2 'stage=token_rows'"),
+        std::string("replay --stage token_rows 'stage=token_rows'"),
+        "check --contract mono " + recorded("swiglu_oai.h5"),
+        std::string("mutants --contract mono --only insert_negative_slot_wraps")}) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("x")));
+  EXPECT_TRUE(run("check --contract mono " + recorded("swiglu_oai.h5"))
+                  .says("--contract 'mono' has no effect on a recording"));
+}
+
+TEST_F(CommandLine, NumbersAreNumbers) {
+  for (const char* arguments :
+       {"fuzz --cases -1", "fuzz --cases ''", "fuzz --cases 18446744073709551616",
+        "fuzz --cases 0", "fuzz --cases 1.5", "fuzz --seconds nan", "fuzz --seconds 0",
+        "fuzz --seconds inf", "fuzz --seconds -1", "fuzz --cases 1 --seed -1",
+        "fuzz --cases 1 --seed 18446744073709551616", "mutants --seconds nan",
+        "mutants --only ''"}) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.out;
+    EXPECT_LT(ran.out.size(), 300u) << ran.out;
+  }
+  EXPECT_TRUE(run("fuzz --cases -1").says("--cases: '-1' must be a whole number from 1 to "));
+  EXPECT_TRUE(run("fuzz --seconds nan").says("--seconds: 'nan' must be a number of seconds"));
+}
+
+TEST_F(CommandLine, ListIsAlsoForMachines) {
+  EXPECT_EQ(run("list --json " + path("out.json")).code, 0);
+  const nlohmann::json report = json("out.json");
+  EXPECT_EQ(report["summary"]["stages"], report["stages"].size());
+  bool found = false;
+  for (const nlohmann::json& stage : report["stages"])
+    if (stage["stage"] == "page16_rebase") {
+      found = true;
+      EXPECT_TRUE(stage["kernels"]);
+      EXPECT_FALSE(stage["dimensions"].empty());
+    }
+  EXPECT_TRUE(found);
+  EXPECT_TRUE(run("list --contract vllm-triton").says("no kernel under vllm-triton"));
+}
+
+TEST_F(CommandLine, RegenRefusesBeforeItMakesFolders) {
+  EXPECT_EQ(run("golden regen --folder " + path("new") + " --stage nope").code, 2);
+  EXPECT_FALSE(std::filesystem::exists(path("new")));
+}
+
+// ---- nothing is lost ---------------------------------------------------------------------------
+
+/// A file of one case that `check` finds wrong: another length is stored.
+void write_wrong_case(const std::string& path) {
+  const Stage& stage = find_stage("token_rows");
+  Case item = build_case(parse_line("stage=token_rows;seed=4;requests=2;q_len=3;width=4"));
+  item.title = "case_0000";
+  Outputs outputs = run_reference(stage, item, stage.outputs(item));
+  outputs[1].tensor.view<std::int32_t, 1>()(0) += 1;
+  item.expected = {{"seq_lens", outputs[1].tensor, std::nullopt}};
+  write_cases(path, {&item, 1});
+}
+
+/// A file of one case whose stage, or whose announced defect, nobody can read.
+void write_odd_case(const std::string& path, bool of_no_stage) {
+  Case item = build_case(parse_line("stage=step_counter;seed=4"));
+  item.title = "case_0000";
+  std::erase_if(item.scalars, [](const NamedScalar& scalar) { return scalar.name == "defect"; });
+  if (of_no_stage)
+    item.stage = "no_such_stage";
+  else
+    item.scalars.push_back({"defect", std::int64_t{1}});
+  write_cases(path, {&item, 1});
+}
+
+TEST_F(CommandLine, OneWinsWhateverComesLater) {
+  write_wrong_case(path("wrong.h5"));
+  write_odd_case(path("stage.h5"), true);
+  write_odd_case(path("defect.h5"), false);
+  std::ofstream(path("junk.h5")) << "junk";
+  for (const char* other : {"stage.h5", "defect.h5", "junk.h5", "missing.h5"}) {
+    for (const std::string& files :
+         {path("wrong.h5") + " " + path(other), path(other) + " " + path("wrong.h5")}) {
+      const Ran ran = run("check " + files + " --json " + path("out.json"));
+      EXPECT_EQ(ran.code, 1) << ran.out;
+      EXPECT_NE(ran.last_line().find("1 wrong"), std::string::npos) << ran.out;
+      EXPECT_TRUE(ran.says(path(other))) << ran.out;
+      EXPECT_EQ(json("out.json")["summary"]["wrong"], 1);
+    }
+    EXPECT_EQ(run("check " + path(other)).code, 2);
+  }
+}
+
+TEST_F(CommandLine, VerifyGoesOnBehindABadFile) {
+  ASSERT_EQ(run("golden regen --quiet --stage token_rows --folder " + path("g")).code, 0);
+  std::ofstream(path("g/generated/a.h5")) << "junk";
+  const Ran ran = run("golden verify --stage token_rows --folder " + path("g"));
+  EXPECT_EQ(ran.code, 2) << ran.out;
+  EXPECT_TRUE(ran.says(path("g/generated/a.h5"))) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("golden: 16 cases, 16 exact", 0), 0u) << ran.out;
+  EXPECT_EQ(ran.line_from_end(2), "runs: reference 16");
+}
+
+TEST_F(CommandLine, JsonThatCannotBeWrittenSwallowsNothing) {
+  write_wrong_case(path("wrong.h5"));
+  std::filesystem::create_directories(path("folder"));
+  for (const std::string& target : {std::string("/dev/full"), path("folder"), path("no/where")}) {
+    const Ran wrong = run("check " + path("wrong.h5") + " --json " + target);
+    EXPECT_EQ(wrong.code, 1) << wrong.out;
+    EXPECT_NE(wrong.last_line().find("1 wrong"), std::string::npos) << wrong.out;
+    EXPECT_TRUE(wrong.says("--json: cannot write '" + target + "'")) << wrong.out;
+    EXPECT_EQ(run("check " + recorded("page16_rebase.h5") + " --json " + target).code, 2);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path("folder")));
+}
+
+TEST_F(CommandLine, JsonGoesThroughLinksAndIntoPipes) {
+  const std::string check = "check " + recorded("page16_rebase.h5") + " --json ";
+  std::ofstream(path("target.json")) << "old";
+  std::filesystem::create_symlink("target.json", path("link.json"));
+  EXPECT_EQ(run(check + path("link.json")).code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link.json")));
+  EXPECT_EQ(json("target.json")["summary"]["exact"], 12);
+
+  std::filesystem::create_symlink("new.json", path("dangling.json"));
+  EXPECT_EQ(run(check + path("dangling.json")).code, 0);
+  EXPECT_EQ(json("new.json")["summary"]["exact"], 12);
+
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::string reader = "cat " + path("pipe") + " >" + path("read.json") + " & ";
+  EXPECT_EQ(std::system((reader + MONOREF_PROGRAM + " " + check + path("pipe") +
+                         " >/dev/null && wait")
+                            .c_str()),
+            0);
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+  EXPECT_EQ(json("read.json")["summary"]["exact"], 12);
+
+  EXPECT_EQ(run(check + "/dev/null").code, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+}
+
+TEST_F(CommandLine, LostOutputIsNotRight) {
+  EXPECT_EQ(run("list >/dev/full").code, 2);
+  EXPECT_EQ(run("check " + recorded("page16_rebase.h5") + " >/dev/full").code, 2);
+  write_wrong_case(path("wrong.h5"));
+  EXPECT_EQ(run("check " + path("wrong.h5") + " >/dev/full --json " + path("out.json")).code, 1);
+  EXPECT_EQ(json("out.json")["summary"]["wrong"], 1);
+}
+
+// ---- the corpus --------------------------------------------------------------------------------
+
+TEST_F(CommandLine, ACorpusEntryIsJudgedFromWhatIsStored) {
+  std::filesystem::create_directories(path("corpus"));
+  Case item = build_case(parse_line("stage=token_rows;seed=4;requests=2;q_len=3;width=4"));
+  item.title = "finding";
+  item.generator_version = 1000;
+  item.line = "stage=token_rows;contract=mono;seed=4;gen=1000;renamed=2";
+  write_cases(path("corpus/old.h5"), {&item, 1});
+  const Ran right = run("fuzz --quiet --stage step_counter --cases 20 --corpus " + path("corpus"));
+  EXPECT_EQ(right.code, 0) << right.out;
+  EXPECT_EQ(right.last_line().rfind("fuzz: 21 cases", 0), 0u) << right.out;
+  const Ran wrong = run("fuzz --quiet --stage token_rows --cases 1" + kWrong + "--corpus " +
+                        path("corpus"));
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_TRUE(wrong.says("corpus: wrong token_rows")) << wrong.out;
+  EXPECT_TRUE(wrong.says(path("corpus/old.h5"))) << wrong.out;
+}
+
+TEST_F(CommandLine, BadCorpusEntriesAreNamedAndStopNothing) {
+  std::filesystem::create_directories(path("corpus"));
+  std::ofstream(path("corpus/a.h5")) << "junk";
+  write_odd_case(path("corpus/b.h5"), true);
+  const Ran ran = run("fuzz --quiet --stage step_counter --cases 20 --json " + path("out.json") +
+                      " --corpus " + path("corpus"));
+  EXPECT_EQ(ran.code, 2) << ran.out;
+  for (const char* entry : {"corpus/a.h5", "corpus/b.h5"})
+    EXPECT_TRUE(ran.says(path(entry))) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("fuzz: 21 cases", 0), 0u) << ran.out;  // b.h5 is one, refused
+  EXPECT_EQ(json("out.json")["summary"]["cases"], 21);
+}
+
+TEST_F(CommandLine, AFindingThatCannotBeSavedIsStillAFinding) {
+  std::ofstream(path("afile")) << "no folder";
+  const Ran ran = run("fuzz --quiet --stage token_rows --cases 50" + kWrong + "--corpus " +
+                      path("afile") + " --json " + path("out.json"));
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_TRUE(ran.says("monoref replay 'stage=token_rows;")) << ran.out;
+  EXPECT_TRUE(ran.says("the finding could not be saved")) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("fuzz: 50 cases", 0), 0u) << ran.out;
+  EXPECT_GT(json("out.json")["summary"]["wrong"], 0);
+}
+
+// ---- asked to stop -----------------------------------------------------------------------------
+
+/// The program in the background, for signals.
+class Started {
+ public:
+  Started(const std::string& arguments, std::string out) : out_(std::move(out)) {
+    child_ = fork();
+    if (child_ == 0) {
+      const std::string command =
+          std::string("exec ") + MONOREF_PROGRAM + " " + arguments + " >" + out_ + " 2>&1";
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  /// Waits until `file` holds the text (or, for none, is there).
+  static void wait_for(const std::string& file, const std::string& text) {
+    for (;; usleep(10'000)) {
+      std::ifstream stream(file);
+      if (!stream) continue;
+      const std::string all(std::istreambuf_iterator<char>(stream), {});
+      if (all.find(text) != std::string::npos) return;
+    }
+  }
+  Ran stop(int signal) {
+    kill(child_, signal);
+    int status = 0;
+    waitpid(child_, &status, 0);
+    std::ifstream stream(out_);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+            std::string(std::istreambuf_iterator<char>(stream), {})};
+  }
+  /// The name under which JSON is collected: once it is there, signals are noted.
+  std::string partial(const std::filesystem::path& json) const {
+    return (json.parent_path() /
+            ("." + json.filename().string() + "." + std::to_string(child_) + ".partial"))
+        .string();
+  }
+
+ private:
+  std::string out_;
+  pid_t child_;
+};
+
+TEST_F(CommandLine, AFuzzRunThatIsStoppedReportsWhatItHas) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Started fuzz("fuzz --stage token_rows --seconds 600 --json " + path("out.json"), path("out"));
+    Started::wait_for(fuzz.partial(path("out.json")), "");
+    const Ran ran = fuzz.stop(signal);
+    EXPECT_EQ(ran.code, 75) << ran.out;
+    EXPECT_EQ(ran.last_line().rfind("fuzz: ", 0), 0u) << ran.out;
+    EXPECT_TRUE(json("out.json")["summary"]["stopped"]);
+    EXPECT_FALSE(std::filesystem::exists(fuzz.partial(path("out.json"))));
+  }
+}
+
+TEST_F(CommandLine, FindingsAreToldAtOnceAndAStopIsThen1) {
+  Started fuzz("fuzz --stage token_rows --seconds 600" + kWrong + "--json " + path("out.json"),
+               path("out"));
+  Started::wait_for(path("out"), "shrunk in");
+  const Ran ran = fuzz.stop(SIGTERM);
+  EXPECT_EQ(ran.code, 1) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("fuzz: ", 0), 0u) << ran.out;
+  EXPECT_GT(json("out.json")["summary"]["wrong"], 0);
+}
+
+TEST_F(CommandLine, ACheckThatIsStoppedGivesUpTheCaseUnderWay) {
+  const std::string endless = " --backend plugin:" MONOREF_PLUGIN_ENDLESS " ";
+  Started check("check " + recorded("page16_rebase.h5") + " " + recorded("token_rows.h5") + endless +
+                    "--json " + path("out.json"),
+                path("out"));
+  Started::wait_for(path("out"), "page16_rebase.h5: 12 cases");
+  const Ran ran = check.stop(SIGINT);
+  EXPECT_EQ(ran.code, 75) << ran.out;
+  EXPECT_EQ(ran.last_line().rfind("check: 12 cases", 0), 0u) << ran.out;
+  EXPECT_EQ(json("out.json")["cases"].size(), 12u);
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 /* A complete plugin for one stage: what somebody who brings a kernel of their own writes.
+<<<<<<< HEAD
  * Built a second time with WITH_FAULT, it counts lengths one short for the last token, and a third
  * time with CRASHES_OVER_OFFERS. */
+=======
+ * Built again with WITH_FAULT, it counts lengths one short for the last token; with IDLE it offers
+ * every stage and does nothing, with ENDLESS it never returns. */
+>>>>>>> 6ae9a1c (Tell in the README who ran, what undecided means and how a run ends)
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +25,12 @@ static int64_t scalar(const monoref_call* call, const char* name) {
 }
 
 static int run(const monoref_call* call) {
+#ifdef IDLE
+  return MONOREF_DONE;
+#endif
+#ifdef ENDLESS
+  for (volatile int i = 0;; ++i) continue;
+#endif
   const monoref_tensor* table = find(call->inputs, call->input_count, "block_table");
   const monoref_tensor* lengths = find(call->inputs, call->input_count, "seq_lens");
   const monoref_tensor* out_table = find(call->outputs, call->output_count, "block_table");
@@ -45,8 +56,13 @@ static int run(const monoref_call* call) {
 }
 
 static int offers(const char* stage) {
+<<<<<<< HEAD
 #ifdef CRASHES_OVER_OFFERS
   abort();
+=======
+#ifdef IDLE
+  return 1;
+>>>>>>> 6ae9a1c (Tell in the README who ran, what undecided means and how a run ends)
 #endif
   return strcmp(stage, "token_rows") == 0;
 }
