@@ -6,6 +6,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "fuzz/result_wire.hpp"
 #include "fuzz/stop.hpp"
@@ -20,9 +21,11 @@ using nlohmann::json;
 enum class Word : std::uint8_t {
   kRunner,       ///< text: one of those that take part
   kUnavailable,  ///< text
+  kLost,         ///< text: the backend is lost to this process, with the case under way
   kReady,        ///< all runners have been made
+  kFile,         ///< bytes: what the file holds; trusted: it needs no limits
   kCase,         ///< result: what is known of a case before it is judged
-  kStep,         ///< text: who computes now; seconds: of processor time, or null
+  kStep,         ///< text: who computes now; is_runner
   kResult,       ///< result, text
   kNote,         ///< text
   kBadInput,     ///< text
@@ -45,7 +48,11 @@ CaseResult broken(CaseResult so_far, const std::string& who, Verdict verdict,
 struct Position {
   std::size_t file = 0;
   std::uint64_t done = 0;  ///< cases of it that have been told
+  bool operator==(const Position&) const = default;
 };
+
+/// Carries the loss of a backend out of a case.
+struct Lost {};
 
 /// The life of a judging process.
 void judge_from(const Judging& judging, const Position& start, const Tell& tell) {
@@ -62,10 +69,11 @@ void judge_from(const Judging& judging, const Position& start, const Tell& tell)
   }
   send(tell, Word::kReady);
   for (std::size_t file = start.file; file < judging.files.size(); ++file) {
-    limit_memory(std::nullopt);
-    JudgeStream stream(tell, file == start.file ? start.done : 0, judging.limits);
+    JudgeStream stream(tell, file == start.file ? start.done : 0);
     try {
       judging.judge(file, runners, stream);
+    } catch (const Lost&) {
+      return;
     } catch (const FileError& error) {  // names the file itself
       stream.bad_input(error.what());
     } catch (const std::exception& error) {
@@ -83,23 +91,25 @@ class Judges {
 
   void run() {
     while (at_.file < judging_.files.size() && !is_unavailable_ && !stop_requested()) {
-      is_ready_ = false;
+      is_ready_ = is_lost_ = false;
       under_way_.reset();
+      file_bytes_.reset();
       const Position start = at_;
       const Ending ending = listen_isolated(
-          [&](const Tell& tell) { judge_from(judging_, start, tell); }, limits_of(nullptr),
+          [&](const Tell& tell) { judge_from(judging_, start, tell); }, limits_of(true),
           {[&](std::span<const std::byte> message) { return hear(message_from(message)); },
            [&] { return grace_is_over() || (stop_requested() && !under_way_); }});
+      if (is_lost_) continue;
       if (ending.kind == Ending::Kind::kFinished || ending.kind == Ending::Kind::kGivenUp) return;
       bury(ending);
     }
   }
 
  private:
-  /// Until the next message; null: all the processor time that it takes.
-  SilenceLimits limits_of(const json& seconds) const {
-    return {seconds.is_null() ? std::numeric_limits<double>::infinity() : seconds.get<double>(),
-            judging_.limits.wall_seconds};
+  SilenceLimits limits_of(bool is_runner) const {
+    if (is_trusted_ || !file_bytes_) return JudgeLimits::none();  // reading has limits of its own
+    return is_runner ? judging_.limits.of_runner(*file_bytes_)
+                     : judging_.limits.of_step(*file_bytes_);
   }
 
   SilenceLimits hear(const json& message) {
@@ -111,16 +121,23 @@ class Judges {
         is_unavailable_ = true;
         listener_.on_unavailable(message.at("text"));
         break;
+      case Word::kLost:
+        lose(message.at("text"));
+        break;
       case Word::kReady:
         is_ready_ = true;
+        break;
+      case Word::kFile:
+        file_bytes_ = message.at("bytes").get<std::size_t>();
+        is_trusted_ = message.at("trusted");
         break;
       case Word::kCase:
         under_way_ = result_from_wire(message.at("result"));
         who_ = "reference";
-        return limits_of(message.at("seconds"));
+        return limits_of(false);
       case Word::kStep:
         who_ = message.at("text");
-        return limits_of(message.at("seconds"));
+        return limits_of(message.at("is_runner"));
       case Word::kResult:
         end_case({result_from_wire(message.at("result")), message.at("text")});
         break;
@@ -133,7 +150,16 @@ class Judges {
       case Word::kFileEnd:
         end_file();
     }
-    return limits_of(nullptr);
+    return limits_of(true);
+  }
+
+  /// A GPU is lost to a process whose kernel crashed; a new process has it again. One that loses it
+  /// at its first case has no GPU.
+  void lose(const std::string& text) {
+    is_lost_ = true;
+    if (std::exchange(lost_at_, at_) != at_) return;
+    is_unavailable_ = true;
+    listener_.on_unavailable(text);
   }
 
   void end_case(const JudgeStream::Judged& judged) {
@@ -144,15 +170,20 @@ class Judges {
 
   void end_file() {
     listener_.on_file(at_.file);
+    file_bytes_.reset();
     at_ = {at_.file + 1, 0};
+  }
+
+  static Verdict verdict_on(Ending::Kind kind) {
+    if (kind == Ending::Kind::kOverTime) return Verdict::kHung;
+    return kind == Ending::Kind::kOverMemory ? Verdict::kRefused : Verdict::kCrashed;
   }
 
   /// A death belongs to the case under way; without one, to the file, which is then passed over.
   void bury(const Ending& ending) {
-    const bool is_late = ending.kind == Ending::Kind::kOverTime;
-    const std::string message = fmt::format("the process that judged it {}", ending.failure);
     if (under_way_) {
-      end_case({broken(*under_way_, who_, is_late ? Verdict::kHung : Verdict::kCrashed, message),
+      end_case({broken(*under_way_, who_, verdict_on(ending.kind),
+                       fmt::format("the process that judged it {}", ending.failure)),
                 {}});
     } else if (!is_ready_) {
       is_unavailable_ = true;
@@ -170,32 +201,48 @@ class Judges {
   Position at_;
   bool is_ready_ = false;
   bool is_unavailable_ = false;
+  bool is_lost_ = false;
+  std::optional<Position> lost_at_;
+  std::optional<std::size_t> file_bytes_;  ///< of the file under way, once it has been read
+  bool is_trusted_ = false;
   std::optional<CaseResult> under_way_;
   std::string who_;  ///< computes the case under way
 };
 
 }  // namespace
 
-double JudgeLimits::step_seconds(std::size_t file_bytes) const {
+SilenceLimits JudgeLimits::of_step(std::size_t file_bytes) const {
   const double mebibytes = static_cast<double>(file_bytes) / (1 << 20);
-  return (seconds + seconds_per_mebibyte * mebibytes) * (is_sanitized() ? sanitized_factor : 1);
+  SilenceLimits limits = of_runner(file_bytes);
+  limits.processor_seconds =
+      (seconds + seconds_per_mebibyte * mebibytes) * (is_sanitized() ? sanitized_factor : 1);
+  return limits;
 }
 
-std::size_t JudgeLimits::memory_bytes(std::size_t file_bytes) const {
-  return bytes + bytes_per_byte * file_bytes +
-         bytes_per_processor * std::thread::hardware_concurrency();
+SilenceLimits JudgeLimits::of_runner(std::size_t file_bytes) const {
+  SilenceLimits limits = none();
+  limits.wall_seconds = wall_seconds;
+  if (!is_sanitized())
+    limits.memory_bytes = bytes + bytes_per_byte * file_bytes +
+                          bytes_per_processor * std::thread::hardware_concurrency();
+  return limits;
 }
 
-JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done, const JudgeLimits& limits)
-    : tell_(tell), left_to_pass_(done), limits_(limits) {}
+SilenceLimits JudgeLimits::none() {
+  constexpr double kForever = 1e9;  // seconds
+  return {std::numeric_limits<double>::infinity(), kForever,
+          std::numeric_limits<std::size_t>::max()};
+}
+
+JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done)
+    : tell_(tell), left_to_pass_(done) {}
 
 void JudgeStream::has_read(std::size_t bytes) {
-  file_bytes_ = bytes;
-  if (limits_.memory) limit_memory(limits_.memory_bytes(bytes));
+  send(tell_, Word::kFile, {{"bytes", bytes}, {"trusted", false}});
 }
 
 void JudgeStream::trust() {
-  is_trusted_ = true;
+  send(tell_, Word::kFile, {{"bytes", 0}, {"trusted", true}});
 }
 
 JudgeSteps JudgeStream::steps() {
@@ -208,17 +255,15 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
     return;
   }
   who_ = "reference";
-  send(tell_, Word::kCase,
-      {{"result", wire_json(so_far)},
-        {"seconds", is_trusted_ ? json() : json(limits_.step_seconds(file_bytes_))}});
+  send(tell_, Word::kCase, {{"result", wire_json(so_far)}});
   Judged judged;
   try {
     judged = judge();
+  } catch (const device::Unavailable& lost) {
+    send(tell_, Word::kLost, {{"text", lost.message}});
+    throw Lost{};
   } catch (const std::bad_alloc&) {
-    judged.result =
-        broken(so_far, who_, Verdict::kRefused,
-               fmt::format("it needs more memory than the {} MiB that a file of its size may",
-                           limits_.memory_bytes(file_bytes_) >> 20));
+    judged.result = broken(so_far, who_, Verdict::kRefused, "it needs more memory than there is");
   } catch (const std::exception& error) {
     judged.result = broken(so_far, who_, Verdict::kRefused, error.what());
   }
@@ -227,8 +272,7 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
 
 void JudgeStream::step(const std::string& who, bool is_runner) {
   who_ = who;
-  send(tell_, Word::kStep,
-      {{"text", who}, {"seconds", is_runner ? json() : json(limits_.step_seconds(file_bytes_))}});
+  send(tell_, Word::kStep, {{"text", who}, {"is_runner", is_runner}});
 }
 
 void JudgeStream::note(const std::string& text) {

@@ -24,24 +24,24 @@ struct JudgeLimits {
   double sanitized_factor = 20;  ///< a sanitizer makes everything slower
   /// A step that waits for ever: beyond every time limit that runners have by themselves.
   double wall_seconds = 600;
-  /// Memory beyond what is in use when the file has been read.
+  /// Memory in use.
   std::size_t bytes = std::size_t{1} << 30;
   std::size_t bytes_per_byte = 16;
   /// Stacks of the threads that an OpenMP region starts on each processor.
   std::size_t bytes_per_processor = std::size_t{32} << 20;
-  /// A GPU's runtime maps memory as it likes.
-  bool memory = true;
 
-  /// Of one step on a case of a file that holds so many bytes.
-  double step_seconds(std::size_t file_bytes) const;
-  std::size_t memory_bytes(std::size_t file_bytes) const;
+  /// What a step on a case of a file that holds so many bytes may use.
+  SilenceLimits of_step(std::size_t file_bytes) const;
+  /// The same for what watches its own time, or comes from ourselves.
+  SilenceLimits of_runner(std::size_t file_bytes) const;
+  static SilenceLimits none();
 };
 
 /// What the judging process says about one file.
 class JudgeStream {
  public:
   /// `done` cases of the file were judged before and are passed over.
-  JudgeStream(const Tell& tell, std::uint64_t done, const JudgeLimits& limits);
+  JudgeStream(const Tell& tell, std::uint64_t done);
 
   /// The file has been read and holds so many bytes: that decides what a case may use.
   void has_read(std::size_t bytes);
@@ -69,9 +69,6 @@ class JudgeStream {
  private:
   const Tell& tell_;
   std::uint64_t left_to_pass_;
-  const JudgeLimits& limits_;
-  bool is_trusted_ = false;
-  std::size_t file_bytes_ = 0;
   std::string who_ = "reference";
 };
 

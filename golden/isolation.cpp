@@ -63,21 +63,21 @@ void set_limit(__rlimit_resource resource, rlim_t value) {
   setrlimit(resource, &limit);
 }
 
-/// A field of /proc/self/statm in bytes, 0 where there is none: 0 is all that this process has
-/// mapped (a harness reserves far more than it uses), 5 its own writable memory.
-std::size_t memory_field(int field) {
-  std::array<unsigned long, 7> pages{};
-  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-    for (unsigned long& count : pages)
-      if (std::fscanf(file, "%lu", &count) != 1) count = 0;
+/// What /proc says of the memory of a process, in bytes; 0 where it says nothing.
+struct MemoryUse {
+  std::size_t mapped = 0;  ///< a harness reserves far more than it uses
+  std::size_t resident = 0;
+};
+
+MemoryUse memory_of(pid_t process) {
+  std::array<unsigned long, 2> pages{};
+  if (std::FILE* file = std::fopen(fmt::format("/proc/{}/statm", process).c_str(), "re")) {
+    if (std::fscanf(file, "%lu %lu", &pages[0], &pages[1]) != 2) pages = {};
     std::fclose(file);
   }
-  return pages.at(static_cast<std::size_t>(field)) *
-         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return {pages[0] * page_bytes, pages[1] * page_bytes};
 }
-
-constexpr int kMapped = 0;
-constexpr int kWritable = 5;
 
 /// The child dies with its parent and by its own faults, and leaves no core.
 void die_plainly() {
@@ -94,7 +94,7 @@ void confine(const ReadLimits& limits) {
   die_plainly();
   set_limit(RLIMIT_CPU, limits.cpu_seconds);
   if (!kSanitized) {
-    const std::size_t mapped = memory_field(kMapped);
+    const std::size_t mapped = memory_of(getpid()).mapped;
     if (mapped > 0) set_limit(RLIMIT_AS, mapped + limits.memory_bytes);
   }
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -282,13 +282,19 @@ class SilenceWatch {
                          ? limits.processor_seconds
                          : processor_seconds(child_) + limits.processor_seconds;
   }
-  std::string broken() const {
+  /// How the child ends, if it has used more than it may.
+  std::optional<Ending> broken() const {
     if (Clock::now() > wall_end_)
-      return fmt::format("gave no sign for {} seconds", limits_.wall_seconds);
+      return Ending{Ending::Kind::kOverTime,
+                    fmt::format("gave no sign for {:.0f} seconds", limits_.wall_seconds)};
     if (!std::isinf(processor_end_) && processor_seconds(child_) > processor_end_)
-      return fmt::format("took more than {:.0f} seconds of processor time",
-                         limits_.processor_seconds);
-    return {};
+      return Ending{Ending::Kind::kOverTime,
+                    fmt::format("took more than {:.0f} seconds of processor time",
+                                limits_.processor_seconds)};
+    if (memory_of(child_).resident > limits_.memory_bytes)
+      return Ending{Ending::Kind::kOverMemory,
+                    fmt::format("used more than {} MiB of memory", limits_.memory_bytes >> 20)};
+    return std::nullopt;
   }
 
  private:
@@ -312,11 +318,6 @@ bool is_sanitized() {
   return kSanitized;
 }
 
-void limit_memory(std::optional<std::size_t> bytes) {
-  if (!kSanitized)
-    set_limit(RLIMIT_DATA, bytes ? memory_field(kWritable) + *bytes : RLIM_INFINITY);
-}
-
 IsolatedResult run_isolated(const std::function<std::vector<std::byte>()>& work,
                             const ReadLimits& limits) {
   Child child =
@@ -336,27 +337,26 @@ Ending listen_isolated(const std::function<void(const Tell&)>& work, SilenceLimi
   Child child = fork_child([&](int descriptor) { run_and_tell(work, descriptor); });
   SilenceWatch watch(child.process, first);
   Messages messages;
-  Ending::Kind kind = Ending::Kind::kFinished;
+  std::optional<Ending> broken;
   const auto take = [&](std::span<const std::byte> piece) -> std::string {
     try {
       messages.add(piece);
       while (const auto message = messages.next()) watch.allow(listener.hear(*message));
       return {};
     } catch (const std::exception& error) {
-      kind = Ending::Kind::kDied;
       return fmt::format("said what nobody understands: {}", error.what());
     }
   };
   const auto glance = [&]() -> std::string {
-    kind = Ending::Kind::kGivenUp;
-    if (listener.give_up()) return "was given up";
-    kind = Ending::Kind::kOverTime;
-    return watch.broken();
+    broken = watch.broken();
+    if (listener.give_up()) broken = Ending{Ending::Kind::kGivenUp, "was given up"};
+    return broken ? broken->failure : "";
   };
   std::string failure = receive(child.reading.get(), child.process, take, glance);
   const auto status = bury(child.process, !failure.empty());
+  if (broken) return *broken;
   if (failure.empty()) return ending_of(status);
-  return {kind, std::move(failure)};
+  return {Ending::Kind::kDied, std::move(failure)};
 }
 
 }  // namespace monoref

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +44,8 @@ struct SilenceLimits {
   /// Of all its threads together: what does not depend on how busy the machine is.
   double processor_seconds;
   double wall_seconds;
+  /// Memory that it really uses; address space that it reserves does not count.
+  std::size_t memory_bytes;
 };
 
 /// Whom `listen_isolated` asks and tells.
@@ -58,21 +59,17 @@ struct Listener {
 
 /// How work that was listened to ended.
 struct Ending {
-  enum class Kind { kFinished, kDied, kOverTime, kGivenUp };
+  enum class Kind { kFinished, kDied, kOverTime, kOverMemory, kGivenUp };
   Kind kind = Kind::kFinished;
-  std::string failure;  ///< of kDied and kOverTime: "died of signal 11 (Segmentation fault)", ...
+  std::string failure;  ///< unless kFinished: "died of signal 11 (Segmentation fault)", ...
 };
 
 /// Like `run_isolated`, for work that goes on for long and tells of it as it goes: every message
 /// comes whole and in order, also those before a death. `first` is what the child may use until its
 /// first message. The child leaves interrupts to its parent, and what it prints goes to standard
-/// error. Its memory is limited only where it does so itself, by `limit_memory`.
+/// error. Limits are looked at twenty times a second.
 Ending listen_isolated(const std::function<void(const Tell&)>& work, SilenceLimits first,
                        const Listener& listener);
-
-/// From now on this process can have `bytes` more than it has now: beyond, allocation fails. None:
-/// no limit. No effect under a sanitizer, which reserves terabytes.
-void limit_memory(std::optional<std::size_t> bytes);
 
 /// Whether this build has a sanitizer, under which everything takes longer.
 bool is_sanitized();

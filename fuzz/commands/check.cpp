@@ -129,8 +129,7 @@ int check_command(const CommonOptions& common, const std::vector<std::filesystem
   Judging judging{
       .make_runners = [&] { return make_runners(common, "both"); },
       .judge = [&](std::size_t file, const std::vector<Runner*>& runners,
-                   JudgeStream& stream) { check_file(files[file], common, runners, stream); },
-      .limits = {.memory = !is_gpu_backend(common)}};
+                   JudgeStream& stream) { check_file(files[file], common, runners, stream); }};
   std::vector<FileReport> reports;
   for (const auto& file : files) {
     judging.files.push_back(file.string());

@@ -41,7 +41,6 @@ std::vector<Runner*> pointers(const std::vector<std::unique_ptr<Runner>>& runner
 
 /// Refuses, by --backend and --wave alone, what `make_runners` would; makes nothing.
 void check_backend(const CommonOptions& options);
-bool is_gpu_backend(const CommonOptions& options);
 
 /// Whether a case of this stage, or a recording that speaks of these ("qk_norm_rope,
 /// kv_cache_insert"), is to be judged. One of a stage that there is not is, unless others were asked

@@ -75,10 +75,6 @@ void check_backend(const CommonOptions& options) {
            options.wave, name);
 }
 
-bool is_gpu_backend(const CommonOptions& options) {
-  return options.backend == "amd" || options.backend == "nvidia";
-}
-
 bool is_selected(const std::vector<const Stage*>& stages, std::string_view names) {
   const std::string list = fmt::format(" {},", names);
   return stages.size() == all_stages().size() ||

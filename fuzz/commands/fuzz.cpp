@@ -109,8 +109,7 @@ void replay_corpus(const CommonOptions& common, const std::filesystem::path& fol
   Judging judging{.make_runners = [&] { return make_runners(common, "both"); },
                   .judge =
                       [&](std::size_t file, const std::vector<Runner*>& runners,
-                          JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); },
-                  .limits = {.memory = !is_gpu_backend(common)}};
+                          JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); }};
   for (const auto& file : files) judging.files.push_back(file.string());
   JudgingListener listener = listener_for(session);
   listener.on_case = [&](std::size_t, const JudgeStream::Judged& judged) {
@@ -211,12 +210,18 @@ void fuzz(const CommonOptions& common, CampaignOptions campaign, Session& sessio
     std::fflush(stdout);
     _exit(code);
   });
-  const CampaignReport report = run_campaign(
-      campaign, [&](const CampaignProgress& now) { teller.progress(now); },
-      [&](const CaseResult& result) { teller.each(result); });
-  if (!common.quiet)
-    for (const StageReport& stage : report.stages) print_coverage(stage);
-  session.add_json("coverage", coverage_json(report));
+  try {
+    const CampaignReport report = run_campaign(
+        campaign, [&](const CampaignProgress& now) { teller.progress(now); },
+        [&](const CaseResult& result) { teller.each(result); });
+    if (!common.quiet)
+      for (const StageReport& stage : report.stages) print_coverage(stage);
+    session.add_json("coverage", coverage_json(report));
+  } catch (const device::Unavailable& lost) {
+    session.unavailable(lost.message);
+  } catch (const std::exception& error) {
+    session.bad_input(error.what());
+  }
 }
 
 }  // namespace

@@ -122,8 +122,7 @@ int replay_command(const CommonOptions& common, const std::string& target, bool 
       .judge =
           [&](std::size_t, const std::vector<Runner*>& runners, JudgeStream& stream) {
             is_line(target) ? replay.line(runners, stream) : replay.file(runners, stream);
-          },
-      .limits = {.memory = !is_gpu_backend(common)}};
+          }};
   JudgingListener listener = listener_for(session);
   listener.on_case = [&](std::size_t, const JudgeStream::Judged& judged) {
     session.add(judged.result);

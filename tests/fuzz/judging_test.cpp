@@ -2,6 +2,7 @@
 #include "fuzz/judging.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -119,14 +120,23 @@ TEST(Judging, AStepOfARunnerWatchesItsOwnTime) {
 }
 
 TEST(Judging, TooMuchMemoryIsARefusal) {
-  if (is_sanitized()) return;  // no limit there, and no memory to try without one
-  const Heard heard = judge([](std::size_t, int number, JudgeStream&) {
-    if (number == 2) std::vector<char>(std::size_t{8} << 30).back() = 1;
-  });
-  EXPECT_EQ(heard.results[2].rfind("a.h5/2: refused, reference: it needs more memory than the ", 0),
-            0u)
-      << heard.results[2];
-  EXPECT_EQ(heard.results.size(), 9u);
+  if (is_sanitized()) return;  // no limit there
+  const Heard heard = judge(
+      [](std::size_t file, int number, JudgeStream&) {
+        if (file != 0) return;
+        if (number == 1) throw std::bad_alloc();
+        if (number != 2) return;
+        std::vector<std::vector<char>> hoard;
+        for (;; usleep(1000)) hoard.emplace_back(std::size_t{1} << 20, 'x');
+      },
+      {.bytes = std::size_t{100} << 20, .bytes_per_byte = 0, .bytes_per_processor = 0});
+  ASSERT_EQ(heard.results.size(), 9u);
+  EXPECT_EQ(heard.results[1],
+            "a.h5/1: refused, reference: it needs more memory than there is");
+  EXPECT_EQ(heard.results[2],
+            "a.h5/2: refused, reference: the process that judged it used more than 100 MiB of "
+            "memory");
+  EXPECT_EQ(heard.results[3], "b.h5/0: exact");
 }
 
 TEST(Judging, WhatIsThrownIsARefusalThatNamesTheStep) {
@@ -182,6 +192,22 @@ TEST(Judging, ABackendThatCannotBeMadeEndsIt) {
     ASSERT_EQ(said.size(), 1u);
     EXPECT_NE(said[0].find(dies ? "died of signal 6" : "no such device"), std::string::npos);
   }
+}
+
+// A GPU is lost to the process whose kernel crashed, and there again for the next process.
+TEST(Judging, ALostBackendIsMadeAnew) {
+  bool is_lost = false;  // each process has its own
+  const Heard heard = judge([&](std::size_t, int number, JudgeStream&) {
+    if (is_lost) throw device::Unavailable{"lost"};
+    is_lost = number == 1;
+  });
+  EXPECT_EQ(heard.results.size(), 9u);
+  EXPECT_TRUE(heard.unavailable.empty());
+  const Heard never = judge([](std::size_t, int number, JudgeStream&) {
+    if (number == 1) throw device::Unavailable{"no device"};
+  });
+  EXPECT_EQ(never.results, (std::vector<std::string>{"a.h5/0: exact"}));
+  EXPECT_EQ(never.unavailable, (std::vector<std::string>{"no device"}));
 }
 
 /// Every member of a result comes through, also bytes that are no text.
