@@ -191,10 +191,9 @@ CampaignReport run_campaign(const CampaignOptions& options,
     each(result);
     if (is_failure(result.verdict()) && kinds.insert(kind_of(result)).second) {
       options.failing(result);
-      Finding finding =
-          options.stop()
-              ? Finding{result, result.repro}
-              : shrink_finding(draw, earlier, result, options.runners, {.stop = options.stop});
+      Finding finding = options.stop() ? Finding{result, result.repro}
+                                       : shrink_finding(draw, earlier, result, options.runners,
+                                                        {.stop = options.stop});
       save(options.corpus, finding);
       options.found(finding);
       report.findings.push_back(std::move(finding));

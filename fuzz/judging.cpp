@@ -234,8 +234,7 @@ SilenceLimits JudgeLimits::none() {
           std::numeric_limits<std::size_t>::max()};
 }
 
-JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done)
-    : tell_(tell), left_to_pass_(done) {}
+JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done) : tell_(tell), left_to_pass_(done) {}
 
 void JudgeStream::has_read(std::size_t bytes) {
   send(tell_, Word::kFile, {{"bytes", bytes}, {"trusted", false}});

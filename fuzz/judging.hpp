@@ -11,7 +11,7 @@
 
 #include "fuzz/runner.hpp"
 #include "fuzz/verdict.hpp"
-#include "golden/isolation.hpp"
+#include "golden/listening.hpp"
 
 namespace monoref {
 

@@ -11,8 +11,8 @@
 
 namespace monoref {
 
-/// A file that has been read, whichever of the two formats it has. Its cases are made one at a time:
-/// one that a stage cannot adopt says nothing about the others.
+/// A file that has been read, whichever of the two formats it has. Its cases are made one at a
+/// time: one that a stage cannot adopt says nothing about the others.
 class CaseFile {
  public:
   /// Throws FileError naming the file.

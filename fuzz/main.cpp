@@ -22,9 +22,12 @@ constexpr const char* kAbout =
     "reference whose bits are the contract, a kernel beside it, and a fuzzer that looks for inputs "
     "on\n"
     "which the two differ.\n\n"
-    "Exit codes: 0 all as it should be; 1 something wrong, crashed or hung, a mutant survived, or a\n"
-    "finding that could not be saved; 2 bad usage, bad input or an unexpected refusal; 3 the backend\n"
-    "is not available here, or was asked for and ran nothing; 75 stopped before the end with nothing\n"
+    "Exit codes: 0 all as it should be; 1 something wrong, crashed or hung, a mutant survived, or "
+    "a\n"
+    "finding that could not be saved; 2 bad usage, bad input or an unexpected refusal; 3 the "
+    "backend\n"
+    "is not available here, or was asked for and ran nothing; 75 stopped before the end with "
+    "nothing\n"
     "wrong found. 1 wins over 2, and 2 over 3.";
 
 /// A whole number of 64 bits, written as one: what the parser would take of others is no number.

@@ -167,8 +167,7 @@ JsonFile::JsonFile(std::filesystem::path path) {
     state_->target = end_of_links(state_->path);
     state_->temporary = state_->target.parent_path() /
                         fmt::format(".{}.{}.partial", state_->target.filename().string(), getpid());
-    state_->file =
-        open(state_->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    state_->file = open(state_->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   }
   if (state_->file < 0) fail(std::generic_category().message(errno));
   state_->text = "{\"cases\": [";

@@ -31,8 +31,8 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// Collects a run's objects as `{"cases": [...], "summary": {...}}`. A regular file, also one that a
-/// symlink leads to, is replaced in one step at the end, so that readers never see half of it;
+/// Collects a run's objects as `{"cases": [...], "summary": {...}}`. A regular file, also one that
+/// a symlink leads to, is replaced in one step at the end, so that readers never see half of it;
 /// anything else (a pipe, a device) is written as the objects come. Does nothing if the path is
 /// empty. What cannot be written is one message on standard error, and the answer of `finish`.
 class JsonFile {

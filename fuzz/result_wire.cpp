@@ -9,9 +9,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Difference, output, index, expected, got, bou
 namespace {
 
 nlohmann::json run_wire(const RunResult& run) {
-  nlohmann::json json{{"runner", run.runner},   {"wave", run.wave},
-                      {"verdict", run.verdict}, {"outputs", run.outputs},
-                      {"message", run.message}, {"is_case", run.is_case}};
+  nlohmann::json json{{"runner", run.runner},   {"wave", run.wave},       {"verdict", run.verdict},
+                      {"outputs", run.outputs}, {"message", run.message}, {"is_case", run.is_case}};
   if (run.first_difference) json["first_difference"] = *run.first_difference;
   return json;
 }
@@ -43,13 +42,11 @@ nlohmann::json message_from(std::span<const std::byte> bytes) {
 }
 
 nlohmann::json wire_json(const CaseResult& result) {
-  nlohmann::json json{{"stage", result.stage},
-                      {"title", result.title},
-                      {"contract", result.contract},
-                      {"line", result.line},
-                      {"repro", result.repro},
-                      {"refusal_was_expected", result.refusal_was_expected},
-                      {"runs", nlohmann::json::array()}};
+  nlohmann::json json{
+      {"stage", result.stage},          {"title", result.title},
+      {"contract", result.contract},    {"line", result.line},
+      {"repro", result.repro},          {"refusal_was_expected", result.refusal_was_expected},
+      {"runs", nlohmann::json::array()}};
   for (const RunResult& run : result.runs) json["runs"].push_back(run_wire(run));
   return json;
 }

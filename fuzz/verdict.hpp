@@ -61,7 +61,7 @@ struct RunResult {
   Verdict verdict = Verdict::kExact;
   std::vector<OutputTally> outputs;
   std::optional<Difference> first_difference;
-  std::string message;  ///< for crashes, hangs, refusals and broken properties
+  std::string message;   ///< for crashes, hangs, refusals and broken properties
   bool is_case = false;  ///< the runner computed the case itself: what is counted as a run
 };
 

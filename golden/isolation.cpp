@@ -24,6 +24,8 @@
 #include <system_error>
 #include <utility>
 
+#include "golden/listening.hpp"
+
 namespace monoref {
 namespace {
 
@@ -307,8 +309,8 @@ class SilenceWatch {
 Ending ending_of(const std::optional<int>& status) {
   if (!status || (WIFEXITED(*status) && WEXITSTATUS(*status) == 0)) return {};
   if (WIFSIGNALED(*status))
-    return {Ending::Kind::kDied, fmt::format("died of signal {} ({})", WTERMSIG(*status),
-                                             strsignal(WTERMSIG(*status)))};
+    return {Ending::Kind::kDied,
+            fmt::format("died of signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status)))};
   return {Ending::Kind::kDied, fmt::format("ended with exit code {}", WEXITSTATUS(*status))};
 }
 
@@ -320,8 +322,7 @@ bool is_sanitized() {
 
 IsolatedResult run_isolated(const std::function<std::vector<std::byte>()>& work,
                             const ReadLimits& limits) {
-  Child child =
-      fork_child([&](int descriptor) { run_child(work, limits, descriptor); });
+  Child child = fork_child([&](int descriptor) { run_child(work, limits, descriptor); });
   IsolatedResult result;
   result.failure = receive_answer(child.reading.get(), child.process, limits, result.answer);
   const auto status = bury(child.process, !result.failure.empty());

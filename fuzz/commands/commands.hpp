@@ -43,8 +43,8 @@ std::vector<Runner*> pointers(const std::vector<std::unique_ptr<Runner>>& runner
 void check_backend(const CommonOptions& options);
 
 /// Whether a case of this stage, or a recording that speaks of these ("qk_norm_rope,
-/// kv_cache_insert"), is to be judged. One of a stage that there is not is, unless others were asked
-/// for: judging it says so.
+/// kv_cache_insert"), is to be judged. One of a stage that there is not is, unless others were
+/// asked for: judging it says so.
 bool is_selected(const std::vector<const Stage*>& stages, std::string_view names);
 
 /// Golden files of this source tree, as built; an option overrides it.

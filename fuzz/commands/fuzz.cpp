@@ -106,10 +106,10 @@ void replay_corpus(const CommonOptions& common, const std::filesystem::path& fol
     session.bad_input(fmt::format("--corpus: '{}' is not a folder", folder.string()));
   const auto files = corpus_files(folder);
   if (files.empty()) return;
-  Judging judging{.make_runners = [&] { return make_runners(common, "both"); },
-                  .judge =
-                      [&](std::size_t file, const std::vector<Runner*>& runners,
-                          JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); }};
+  Judging judging{
+      .make_runners = [&] { return make_runners(common, "both"); },
+      .judge = [&](std::size_t file, const std::vector<Runner*>& runners,
+                   JudgeStream& stream) { judge_corpus_entry(files[file], runners, stream); }};
   for (const auto& file : files) judging.files.push_back(file.string());
   JudgingListener listener = listener_for(session);
   listener.on_case = [&](std::size_t, const JudgeStream::Judged& judged) {
@@ -140,9 +140,8 @@ nlohmann::json coverage_json(const CampaignReport& report) {
 }
 
 std::string finding_text(const Finding& finding) {
-  std::string text = fmt::format("{}\n  shrunk in {} tries from {}\n",
-                                 failure_text(finding.result), finding.shrink_tries,
-                                 finding.original);
+  std::string text = fmt::format("{}\n  shrunk in {} tries from {}\n", failure_text(finding.result),
+                                 finding.shrink_tries, finding.original);
   if (!finding.saved.empty()) text += fmt::format("  saved as {}\n", finding.saved.string());
   return text;
 }
@@ -187,8 +186,8 @@ class CampaignTeller {
   std::optional<CaseResult> unshrunken_;
 };
 
-/// The campaign itself, with the reports of its stages. Whatever stops it, what was found by then is
-/// in the session.
+/// The campaign itself, with the reports of its stages. Whatever stops it, what was found by then
+/// is in the session.
 void fuzz(const CommonOptions& common, CampaignOptions campaign, Session& session) {
   std::vector<std::unique_ptr<Runner>> runners;
   try {

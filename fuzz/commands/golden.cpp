@@ -112,8 +112,8 @@ void verify_file(const std::filesystem::path& path, const std::vector<const Stag
   CaseFile content(path);
   stream.has_read(content.bytes());
   if (content.judge() == nullptr && !content.has_cases())
-    return stream.note(fmt::format("{}: read by unit tests only, no stage adopts it",
-                                   path.filename().string()));
+    return stream.note(
+        fmt::format("{}: read by unit tests only, no stage adopts it", path.filename().string()));
   for (std::size_t i = 0; i < content.size(); ++i) {
     CaseResult header = content.header(i);
     if (!is_selected(stages, header.stage)) continue;
@@ -178,16 +178,15 @@ int golden_verify_command(const CommonOptions& common, const std::filesystem::pa
       std::erase_if(without, [&](const Stage* s) { return s->name == judged.result.stage; });
   };
   listener.on_file = [&](std::size_t file) {
-    if (!common.quiet && count > 0)
-      say("{}: {} cases\n", files[file].filename().string(), count);
+    if (!common.quiet && count > 0) say("{}: {} cases\n", files[file].filename().string(), count);
     count = 0;
   };
   if (common.quiet) listener.on_note = [](std::size_t, const std::string&) {};
   judge_files(judging, listener);
   if (!stop_requested())
     for (const Stage* stage : without)
-      session.failure(fmt::format("golden: no generated golden file holds cases of stage {}",
-                                  stage->name));
+      session.failure(
+          fmt::format("golden: no generated golden file holds cases of stage {}", stage->name));
   return session.finish();
 }
 

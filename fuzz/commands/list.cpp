@@ -39,9 +39,8 @@ bool has_kernels(const Stage& stage, const std::optional<Contract>& contract) {
 }
 
 nlohmann::json dimension_json(const Dimension& dimension) {
-  nlohmann::json object{{"name", dimension.name},
-                        {"meaning", dimension.meaning},
-                        {"simplest", dimension.simplest}};
+  nlohmann::json object{
+      {"name", dimension.name}, {"meaning", dimension.meaning}, {"simplest", dimension.simplest}};
   if (!dimension.words.empty()) {
     object["words"] = dimension.words;
   } else {
@@ -53,12 +52,10 @@ nlohmann::json dimension_json(const Dimension& dimension) {
 }
 
 nlohmann::json stage_json(const Stage& stage, const std::optional<Contract>& contract) {
-  nlohmann::json object{{"stage", stage.name},
-                        {"summary", stage.summary},
-                        {"source", stage.source},
-                        {"kernels", has_kernels(stage, contract)},
-                        {"contracts", stage.contracts},
-                        {"generator_version", stage.generator_version}};
+  nlohmann::json object{
+      {"stage", stage.name},          {"summary", stage.summary},
+      {"source", stage.source},       {"kernels", has_kernels(stage, contract)},
+      {"contracts", stage.contracts}, {"generator_version", stage.generator_version}};
   for (const char* list : {"dimensions", "properties", "mutants"})
     object[list] = nlohmann::json::array();
   for (const Dimension& dimension : stage.dimensions)
@@ -88,9 +85,9 @@ int list_command(const CommonOptions& common) {
   for (const Stage* stage : stages) {
     const bool runs = has_kernels(*stage, contract);
     say("{:<24} {}\n{:<24}   {}{}\n", stage->name, stage->summary, "", stage->source,
-        runs                  ? ""
-        : !stage->launch      ? "; no kernel"
-                              : fmt::format("; no kernel under {}", contract->text()));
+        runs             ? ""
+        : !stage->launch ? "; no kernel"
+                         : fmt::format("; no kernel under {}", contract->text()));
     if (common.stages != "all") {
       say("{:<24}   the rule: {}\n", "", fmt::join(specification_files(stage->source), ", "));
       print_dimensions(*stage);

@@ -36,8 +36,7 @@ std::string bisection(const Case& item, const CaseResult& result,
   if (result.verdict() == Verdict::kRefused) return {};
   std::string text = bisection_text(stage, item, result);
   if (!text.empty()) text += "\n";
-  if (other && *other != item.contract)
-    text += contract_bisection_text(stage, item, *other) + "\n";
+  if (other && *other != item.contract) text += contract_bisection_text(stage, item, *other) + "\n";
   return text;
 }
 

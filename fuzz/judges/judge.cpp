@@ -34,7 +34,8 @@ OutputJudge::OutputJudge(std::string name, RunResult& result) : result_(result) 
 
 OutputJudge::~OutputJudge() {
   tally_.elements = tally_.exact + tally_.allowed + tally_.wrong + tally_.undecided;
-  if (tally_.allowed + tally_.undecided > 0) result_.verdict = std::max(result_.verdict, Verdict::kAllowed);
+  if (tally_.allowed + tally_.undecided > 0)
+    result_.verdict = std::max(result_.verdict, Verdict::kAllowed);
   if (tally_.wrong > 0) result_.verdict = std::max(result_.verdict, Verdict::kWrong);
   result_.outputs.push_back(std::move(tally_));
 }

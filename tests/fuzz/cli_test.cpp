@@ -273,7 +273,6 @@ TEST_F(CommandLine, ListNamesEveryStage) {
     EXPECT_NE(ran.out.find(stage), std::string::npos) << stage;
 }
 
-
 // ---- what ran ----------------------------------------------------------------------------------
 
 const std::string kIdle = " --backend plugin:" MONOREF_PLUGIN_IDLE " ";
@@ -287,8 +286,9 @@ TEST_F(CommandLine, TheLineBeforeTheLastSaysWhoRan) {
   EXPECT_EQ(both.line_from_end(2), "runs: host64 12, host32 12");
   EXPECT_EQ(json("out.json")["summary"]["runs"]["host32"], 12);
   EXPECT_EQ(run(arguments + " --wave 32").line_from_end(2), "runs: host32 12");
-  EXPECT_EQ(run("fuzz --quiet --stage step_counter --cases 40").line_from_end(2).rfind(
-                "runs: host64 ", 0),
+  EXPECT_EQ(run("fuzz --quiet --stage step_counter --cases 40")
+                .line_from_end(2)
+                .rfind("runs: host64 ", 0),
             0u);
   EXPECT_EQ(run("replay --quiet 'stage=token_rows;seed=3'").line_from_end(2),
             "runs: host64 1, host32 1");
@@ -326,8 +326,8 @@ TEST_F(CommandLine, ARunWithoutACaseIsNotRight) {
 TEST_F(CommandLine, APluginWithoutASlashIsAFileHere) {
   const std::filesystem::path library = MONOREF_PLUGIN_RIGHT;
   std::filesystem::copy(library, folder_ / "mine.so");
-  const std::string command = "cd " + folder_.string() + " && " MONOREF_PROGRAM
-                              " check --quiet --backend plugin:mine.so " +
+  const std::string command = "cd " + folder_.string() +
+                              " && " MONOREF_PROGRAM " check --quiet --backend plugin:mine.so " +
                               recorded("token_rows.h5") + " >out.txt 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
@@ -356,9 +356,9 @@ TEST_F(CommandLine, AnOptionActsOrIsRefused) {
 
 TEST_F(CommandLine, NumbersAreNumbers) {
   for (const char* arguments :
-       {"fuzz --cases -1", "fuzz --cases ''", "fuzz --cases 18446744073709551616",
-        "fuzz --cases 0", "fuzz --cases 1.5", "fuzz --seconds nan", "fuzz --seconds 0",
-        "fuzz --seconds inf", "fuzz --seconds -1", "fuzz --cases 1 --seed -1",
+       {"fuzz --cases -1", "fuzz --cases ''", "fuzz --cases 18446744073709551616", "fuzz --cases 0",
+        "fuzz --cases 1.5", "fuzz --seconds nan", "fuzz --seconds 0", "fuzz --seconds inf",
+        "fuzz --seconds -1", "fuzz --cases 1 --seed -1",
         "fuzz --cases 1 --seed 18446744073709551616", "mutants --seconds nan",
         "mutants --only ''"}) {
     const Ran ran = run(arguments);
@@ -469,10 +469,10 @@ TEST_F(CommandLine, JsonGoesThroughLinksAndIntoPipes) {
 
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   const std::string reader = "cat " + path("pipe") + " >" + path("read.json") + " & ";
-  EXPECT_EQ(std::system((reader + MONOREF_PROGRAM + " " + check + path("pipe") +
-                         " >/dev/null && wait")
-                            .c_str()),
-            0);
+  EXPECT_EQ(
+      std::system(
+          (reader + MONOREF_PROGRAM + " " + check + path("pipe") + " >/dev/null && wait").c_str()),
+      0);
   EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
   EXPECT_EQ(json("read.json")["summary"]["exact"], 12);
 
@@ -502,8 +502,8 @@ TEST_F(CommandLine, ACorpusEntryIsJudgedFromWhatIsStored) {
   const Ran right = run("fuzz --quiet --stage step_counter --cases 20 --corpus " + path("corpus"));
   EXPECT_EQ(right.code, 0) << right.out;
   EXPECT_EQ(right.last_line().rfind("fuzz: 21 cases", 0), 0u) << right.out;
-  const Ran wrong = run("fuzz --quiet --stage token_rows --cases 1" + kWrong + "--corpus " +
-                        path("corpus"));
+  const Ran wrong =
+      run("fuzz --quiet --stage token_rows --cases 1" + kWrong + "--corpus " + path("corpus"));
   EXPECT_EQ(wrong.code, 1);
   EXPECT_TRUE(wrong.says("corpus: wrong token_rows")) << wrong.out;
   EXPECT_TRUE(wrong.says(path("corpus/old.h5"))) << wrong.out;
@@ -600,8 +600,8 @@ TEST_F(CommandLine, FindingsAreToldAtOnceAndAStopIsThen1) {
 
 TEST_F(CommandLine, ACheckThatIsStoppedGivesUpTheCaseUnderWay) {
   const std::string endless = " --backend plugin:" MONOREF_PLUGIN_ENDLESS " ";
-  Started check("check " + recorded("page16_rebase.h5") + " " + recorded("token_rows.h5") + endless +
-                    "--json " + path("out.json"),
+  Started check("check " + recorded("page16_rebase.h5") + " " + recorded("token_rows.h5") +
+                    endless + "--json " + path("out.json"),
                 path("out"));
   Started::wait_for(path("out"), "page16_rebase.h5: 12 cases");
   const Ran ran = check.stop(SIGINT);

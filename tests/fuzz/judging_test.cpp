@@ -131,8 +131,7 @@ TEST(Judging, TooMuchMemoryIsARefusal) {
       },
       {.bytes = std::size_t{100} << 20, .bytes_per_byte = 0, .bytes_per_processor = 0});
   ASSERT_EQ(heard.results.size(), 9u);
-  EXPECT_EQ(heard.results[1],
-            "a.h5/1: refused, reference: it needs more memory than there is");
+  EXPECT_EQ(heard.results[1], "a.h5/1: refused, reference: it needs more memory than there is");
   EXPECT_EQ(heard.results[2],
             "a.h5/2: refused, reference: the process that judged it used more than 100 MiB of "
             "memory");
@@ -155,9 +154,7 @@ TEST(Judging, ADeathOutsideOfCasesCostsItsFileAlone) {
       .judge =
           [](std::size_t file, const std::vector<Runner*>&, JudgeStream& stream) {
             if (file == 0) raise(SIGFPE);
-            stream.judge({.stage = "s", .title = "t"}, []() -> JudgeStream::Judged {
-              return {};
-            });
+            stream.judge({.stage = "s", .title = "t"}, []() -> JudgeStream::Judged { return {}; });
           },
   };
   std::vector<std::string> bad;
@@ -176,19 +173,18 @@ TEST(Judging, ADeathOutsideOfCasesCostsItsFileAlone) {
 TEST(Judging, ABackendThatCannotBeMadeEndsIt) {
   for (const bool dies : {false, true}) {
     std::vector<std::string> said;
-    judge_files(
-        {.files = {"a.h5", "b.h5"},
-         .make_runners = [=]() -> std::vector<std::unique_ptr<Runner>> {
-           if (dies) std::abort();
-           throw device::Unavailable{"no such device"};
-         },
-         .judge = [](std::size_t, const std::vector<Runner*>&, JudgeStream&) {}},
-        {.on_runner = [](const std::string&) {},
-         .on_case = [](std::size_t, const JudgeStream::Judged&) {},
-         .on_file = [](std::size_t) {},
-         .on_note = [](std::size_t, const std::string&) {},
-         .on_bad_input = [](const std::string&) {},
-         .on_unavailable = [&](const std::string& text) { said.push_back(text); }});
+    judge_files({.files = {"a.h5", "b.h5"},
+                 .make_runners = [=]() -> std::vector<std::unique_ptr<Runner>> {
+                   if (dies) std::abort();
+                   throw device::Unavailable{"no such device"};
+                 },
+                 .judge = [](std::size_t, const std::vector<Runner*>&, JudgeStream&) {}},
+                {.on_runner = [](const std::string&) {},
+                 .on_case = [](std::size_t, const JudgeStream::Judged&) {},
+                 .on_file = [](std::size_t) {},
+                 .on_note = [](std::size_t, const std::string&) {},
+                 .on_bad_input = [](const std::string&) {},
+                 .on_unavailable = [&](const std::string& text) { said.push_back(text); }});
     ASSERT_EQ(said.size(), 1u);
     EXPECT_NE(said[0].find(dies ? "died of signal 6" : "no such device"), std::string::npos);
   }
