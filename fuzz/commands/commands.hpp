@@ -19,8 +19,8 @@ struct CommonOptions {
   std::string stages = "all";
   std::string backend = "host";
   bool must_run = false;  ///< the backend was asked for: a run without it is not right
-  std::string wave;     ///< "64", "32", "both", or empty for the command's default
-  std::string devices;  ///< "0,1"; empty: the first one
+  std::string wave;       ///< "64", "32", "both", or empty for the command's default
+  std::string devices;    ///< "0,1"; empty: the first one
   std::optional<std::string> contract;
   std::uint64_t seed = 1;
   std::filesystem::path json;

@@ -60,6 +60,7 @@ std::optional<Contract> CommonOptions::parsed_contract() const {
 }
 
 void check_backend(const CommonOptions& options) {
+  options.parsed_devices();
   const std::string& name = options.backend;
   const bool is_plugin = name.starts_with(kPluginPrefix);
   if (name == "host") {
