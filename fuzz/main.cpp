@@ -234,6 +234,6 @@ int main(int argc, char** argv) {
   monoref::note_stop_signals();
   const int code = run_to_code(argc, argv);
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  fmt::print(stderr, "monoref: standard output could not be written\n");
+  std::fputs("monoref: standard output could not be written\n", stderr);
   return code == 0 ? 2 : code;
 }
