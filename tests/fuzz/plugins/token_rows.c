@@ -1,11 +1,6 @@
 /* A complete plugin for one stage: what somebody who brings a kernel of their own writes.
-<<<<<<< HEAD
- * Built a second time with WITH_FAULT, it counts lengths one short for the last token, and a third
- * time with CRASHES_OVER_OFFERS. */
-=======
  * Built again with WITH_FAULT, it counts lengths one short for the last token; with IDLE it offers
- * every stage and does nothing, with ENDLESS it never returns. */
->>>>>>> 6ae9a1c (Tell in the README who ran, what undecided means and how a run ends)
+ * every stage and does nothing, with ENDLESS it never returns, with CRASHES_OVER_OFFERS it dies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,13 +51,11 @@ static int run(const monoref_call* call) {
 }
 
 static int offers(const char* stage) {
-<<<<<<< HEAD
 #ifdef CRASHES_OVER_OFFERS
   abort();
-=======
+#endif
 #ifdef IDLE
   return 1;
->>>>>>> 6ae9a1c (Tell in the README who ran, what undecided means and how a run ends)
 #endif
   return strcmp(stage, "token_rows") == 0;
 }
