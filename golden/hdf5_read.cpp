@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
 
+/// Deflate makes at most 1032 bytes of one.
+constexpr std::size_t kMostInflation = 1032;
+
 /// Names met by an iteration of the library. It is C: nothing may be thrown through it.
 struct NameList {
   std::vector<std::string> names;
@@ -37,7 +40,7 @@ struct NameList {
 
 class HdfReader {
  public:
-  explicit HdfReader(std::span<const std::byte> file) {
+  explicit HdfReader(std::span<const std::byte> file) : file_bytes_(file.size()) {
     // No filter that this file may name is searched for in shared libraries.
     H5PLset_loading_state(0);
     Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -278,6 +281,7 @@ class HdfReader {
     if (content_bytes_ > file_limits::kContentBytes)
       content_error(place, "the file's datasets exceed {} bytes, the limit",
                     file_limits::kContentBytes);
+    check_stored(id, size, place);
     found.bytes.resize(size);
     if (size > 0 && H5Dread(id, type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, found.bytes.data()) < 0)
       library_error(place, "cannot be read");
@@ -320,6 +324,30 @@ class HdfReader {
     return list;
   }
 
+  /// Data that the file does not hold, or a chunk that it cannot hold, is not read: the library
+  /// would allocate it all, and fill it.
+  void check_stored(hid_t id, std::size_t size, const FilePlace& place) const {
+    if (size == 0) return;
+    const auto stored = std::min<std::size_t>(H5Dget_storage_size(id), file_bytes_);
+    const std::size_t most = stored * kMostInflation;
+    if (size > most)
+      content_error(place, "has {} bytes, of which the file stores {}; the limit is {}", size,
+                    stored, most);
+    Handle creation(H5Dget_create_plist(id), H5Pclose);
+    if (!creation.valid()) library_error(place, "its storage cannot be described");
+    if (H5Pget_layout(creation.get()) != H5D_CHUNKED) return;
+    std::array<hsize_t, H5S_MAX_RANK> chunk{};
+    const int rank = H5Pget_chunk(creation.get(), H5S_MAX_RANK, chunk.data());
+    if (rank < 0) library_error(place, "its chunks cannot be described");
+    Handle type(H5Dget_type(id), H5Tclose);
+    std::size_t bytes = H5Tget_size(type.get());
+    for (int axis = 0; axis < rank; ++axis)
+      if (__builtin_mul_overflow(bytes, chunk[static_cast<std::size_t>(axis)], &bytes) ||
+          bytes > most)
+        content_error(place, "has chunks of more than {} bytes, the limit for the {} stored", most,
+                      stored);
+  }
+
   /// The data must lie in this file, plain or through the filters that case files use.
   static void check_storage(hid_t id, const FilePlace& place) {
     Handle creation(H5Dget_create_plist(id), H5Pclose);
@@ -347,6 +375,7 @@ class HdfReader {
   }
 
   Handle file_;
+  std::size_t file_bytes_ = 0;
   std::size_t objects_ = 0;
   std::size_t content_bytes_ = 0;
 };
