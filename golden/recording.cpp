@@ -15,13 +15,66 @@ const Tensor* find_tensor(const std::vector<NamedTensor>& list, std::string_view
   return found == list.end() ? nullptr : &found->tensor;
 }
 
+/// Rows of nothing cost the file nothing, but those who go over them time.
+constexpr std::int64_t kMostEmptyRows = std::int64_t{1} << 16;
+
+std::string parameter(const RecordedCase& item, std::string_view key) {
+  return item.place(fmt::format("parameter {}", key));
+}
+
 template <class T>
 const T& scalar_as(const RecordedCase& item, std::string_view key, std::string_view kind) {
   const Scalar* found = item.find_scalar(key);
-  if (found == nullptr) refuse("recording: {} has no parameter '{}'", item.title, key);
+  if (found == nullptr) refuse("{} is missing, must be {}", parameter(item, key), kind);
   const T* value = std::get_if<T>(found);
-  if (value == nullptr) refuse("recording: {}: parameter '{}' is not {}", item.title, key, kind);
+  if (value == nullptr)
+    std::visit(
+        [&](const auto& other) {
+          refuse("{} is {}, must be {}", parameter(item, key), other, kind);
+        },
+        *found);
   return *value;
+}
+
+const Tensor& present(const RecordedCase& item, const Tensor* found, std::string_view side,
+                      std::string_view key) {
+  if (found == nullptr) {
+    const std::string what = item.place(fmt::format("{} {}", side, key));
+    refuse("{} is missing, must be there", what);
+  }
+  return *found;
+}
+
+std::string dims_text(const std::vector<std::int64_t>& dims) {
+  std::vector<std::string> words;
+  for (const std::int64_t dim : dims)
+    words.push_back(dim == kAnyExtent ? "any" : fmt::format("{}", dim));
+  return fmt::format("[{}]", fmt::join(words, ", "));
+}
+
+bool has_dims(const Tensor& tensor, const std::vector<std::int64_t>& dims) {
+  return std::equal(
+      tensor.dims().begin(), tensor.dims().end(), dims.begin(), dims.end(),
+      [](std::int64_t has, std::int64_t must) { return must == kAnyExtent || has == must; });
+}
+
+void check_shape(const std::string& what, const Tensor& tensor, const RecordedShape& shape) {
+  if (std::find(shape.types.begin(), shape.types.end(), tensor.type()) == shape.types.end()) {
+    std::vector<std::string_view> names;
+    for (const DType type : shape.types) names.push_back(dtype_name(type));
+    refuse("{} is of {}, must be of {}", what, dtype_name(tensor.type()), fmt::join(names, " or "));
+  }
+  if (!has_dims(tensor, shape.dims))
+    refuse("{} has dims {}, must have {}", what, dims_text(tensor.dims()), dims_text(shape.dims));
+}
+
+template <class T>
+void check_indices(const std::string& what, const Tensor& tensor, std::int64_t low,
+                   std::int64_t high) {
+  const auto* values = reinterpret_cast<const T*>(tensor.base());  // recorded tensors are dense
+  for (std::int64_t i = 0; i < tensor.layout().elements(); ++i)
+    if (values[i] < low || values[i] > high)
+      refuse("{}[{}] is {}, must be {} to {}", what, i, values[i], low, high);
 }
 
 Scalar scalar_from(const TreeAttribute& attribute, const FilePlace& place) {
@@ -39,7 +92,12 @@ Tensor tensor_from(const TreeDataset& dataset, const FilePlace& place) {
   AttributeReader attributes(dataset.attributes, place);
   const DType type = dtype_from_attribute(attributes.text("dtype"), dataset.type, place);
   attributes.finish();
-  return dense_tensor(type, dataset, place);
+  Tensor tensor = dense_tensor(type, dataset, place);
+  for (const std::int64_t dim : tensor.dims())
+    if (tensor.empty() && dim > kMostEmptyRows)
+      content_error(place, "has no elements and a dimension of {}, the limit is {}", dim,
+                    kMostEmptyRows);
+  return tensor;
 }
 
 std::vector<NamedTensor> tensors_from(const TreeGroup& group, const std::string& path) {
@@ -55,10 +113,11 @@ std::vector<NamedTensor> tensors_from(const TreeGroup& group, const std::string&
   return tensors;
 }
 
-RecordedCase case_from(const TreeGroup& group) {
+RecordedCase case_from(const TreeGroup& group, const std::string& kind) {
   const FilePlace place{group.name, ""};
   RecordedCase item;
   item.title = group.name;
+  item.kind = kind;
   for (const TreeAttribute& attribute : group.attributes)
     item.scalars.push_back({attribute.name, scalar_from(attribute, place)});
   if (!group.datasets.empty())
@@ -99,15 +158,53 @@ const Tensor* RecordedCase::find_output(std::string_view key) const {
 }
 
 const Tensor& RecordedCase::input(std::string_view key) const {
-  const Tensor* found = find_input(key);
-  if (found == nullptr) refuse("recording: {} has no input '{}'", title, key);
-  return *found;
+  return present(*this, find_input(key), "input", key);
 }
 
 const Tensor& RecordedCase::output(std::string_view key) const {
-  const Tensor* found = find_output(key);
-  if (found == nullptr) refuse("recording: {} has no output '{}'", title, key);
-  return *found;
+  return present(*this, find_output(key), "output", key);
+}
+
+std::string RecordedCase::place(std::string_view what) const {
+  return fmt::format("recording {}, {}: {}", kind, title, what);
+}
+
+std::int64_t RecordedCase::integer(std::string_view key, std::int64_t low,
+                                   std::int64_t high) const {
+  const std::int64_t value = integer(key);
+  if (value < low || value > high)
+    refuse("{} is {}, must be {} to {}", parameter(*this, key), value, low, high);
+  return value;
+}
+
+double RecordedCase::real(std::string_view key, double low, double high) const {
+  const double value = real(key);
+  if (!(value >= low && value <= high))
+    refuse("{} is {}, must be {} to {}", parameter(*this, key), value, low, high);
+  return value;
+}
+
+const Tensor& RecordedCase::input(std::string_view key, const RecordedShape& shape) const {
+  const Tensor& tensor = input(key);
+  check_shape(place(fmt::format("input {}", key)), tensor, shape);
+  return tensor;
+}
+
+const Tensor& RecordedCase::output(std::string_view key, const RecordedShape& shape) const {
+  const Tensor& tensor = output(key);
+  check_shape(place(fmt::format("output {}", key)), tensor, shape);
+  return tensor;
+}
+
+const Tensor& RecordedCase::indices(std::string_view key, const RecordedShape& shape,
+                                    std::int64_t low, std::int64_t high) const {
+  const Tensor& tensor = input(key, shape);
+  const std::string what = place(fmt::format("input {}", key));
+  if (tensor.type() == DType::kInt64)
+    check_indices<std::int64_t>(what, tensor, low, high);
+  else
+    check_indices<std::int32_t>(what, tensor, low, high);
+  return tensor;
 }
 
 Recording recording_from_tree(const TreeGroup& root) {
@@ -126,7 +223,8 @@ Recording recording_from_tree(const TreeGroup& root) {
   if (count != static_cast<std::int64_t>(root.groups.size()))
     content_error({}, "attribute 'cases' is {}, but there are {} groups", count,
                   root.groups.size());
-  for (const TreeGroup& group : root.groups) recording.cases.push_back(case_from(group));
+  for (const TreeGroup& group : root.groups)
+    recording.cases.push_back(case_from(group, recording.stage));
   return recording;
 }
 

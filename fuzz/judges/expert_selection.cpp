@@ -96,6 +96,15 @@ class Ranking {
   bool equals_ordered_ = false;
 };
 
+/// Logits, bias and selected ids of a recorded case fit each other; ids may be anything, for the
+/// implementation may have them wrong.
+void check_sizes(const RecordedCase& recorded, DType weights) {
+  const Tensor& logits = recorded.input("logits", {{DType::kFloat32}, {kAnyExtent, kAnyExtent}});
+  recorded.input("bias", {{DType::kFloat32}, {logits.dim(1)}});
+  recorded.output("ids", {{DType::kInt32}, {logits.dim(0), kTopK}});
+  recorded.output("weights", {{weights}, {logits.dim(0), kTopK}});
+}
+
 /// Our selection of the same rows.
 struct Selection {
   Tensor ids;
@@ -218,6 +227,8 @@ void judge_weights(const Ranking& ranking, const Ids& got, const Selection& ours
 /// How far the last selected key lies above the best that is left out.
 void judge_gap(const Ranking& ranking, const RecordedCase& recorded, const Ids& got,
                std::int64_t row, OutputJudge& output) {
+  const std::int64_t last = got(row, kTopK - 1);
+  if (!is_valid(got, row, kTopK - 1, ranking.experts())) return output.leave_out(1);  // no expert
   const auto x = recorded.input("logits").view<float, 2>();
   const auto b = recorded.input("bias").view<float, 1>();
   const Contract contract = Contract::parse("mono,gate_weights=f32");
@@ -230,7 +241,6 @@ void judge_gap(const Ranking& ranking, const RecordedCase& recorded, const Ids& 
     best = maximum(best, ranking.key(e));
     own_best = std::max(own_best, own_key(e));
   }
-  const std::int64_t last = got(row, kTopK - 1);
   output.number({{"row", row}}, own_key(last) - own_best,
                 subtract(ranking.key(last), best, kCorrectRounding),
                 static_cast<float>(recorded.output("fourth_fifth_gap").view<double, 1>()(row)));
@@ -239,6 +249,8 @@ void judge_gap(const Ranking& ranking, const RecordedCase& recorded, const Ids& 
 }  // namespace
 
 void judge_moe_route(const RecordedCase& recorded, RunResult& result) {
+  check_sizes(recorded, DType::kFloat64);
+  recorded.output("fourth_fifth_gap", {{DType::kFloat64}, {recorded.input("logits").dim(0)}});
   const double scaling = recorded.real("route_scale");
   const Selection plain(recorded, scaling,
                         Contract::parse("mono,gate_weights=f32,routing_key=plain_lower_id"));
@@ -261,6 +273,7 @@ void judge_moe_route(const RecordedCase& recorded, RunResult& result) {
 }
 
 void judge_biased_topk_torch(const RecordedCase& recorded, RunResult& result) {
+  check_sizes(recorded, DType::kFloat32);
   const Selection ours(recorded, 1,
                        Contract::parse("mono,gate_weights=f32,routing_key=plain_lower_id"));
   const Ids got = recorded.output("ids").view<std::int32_t, 2>();

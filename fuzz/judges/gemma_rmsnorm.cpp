@@ -37,13 +37,16 @@ void judge_row(std::span<const float> row, const View<const std::uint16_t, 1>& w
 }  // namespace
 
 void judge_gemma_rmsnorm(const RecordedCase& recorded, RunResult& result) {
-  const auto x = recorded.input("x").view<std::uint16_t, 2>();
-  const auto res = recorded.input("residual").view<std::uint16_t, 2>();
-  const auto weight = recorded.input("weight").view<std::uint16_t, 1>();
-  const auto norm = recorded.output("norm").view<std::uint16_t, 2>();
-  const auto fused = recorded.output("fused_norm").view<std::uint16_t, 2>();
-  const auto residual = recorded.output("residual_out").view<std::uint16_t, 2>();
-  const auto eps = static_cast<float>(recorded.real("eps"));
+  const std::vector<DType> bf16{DType::kBFloat16};
+  const Tensor& rows = recorded.input("x", {bf16, {kAnyExtent, kAnyExtent}});
+  const RecordedShape same{bf16, rows.dims()};
+  const auto x = rows.view<std::uint16_t, 2>();
+  const auto res = recorded.input("residual", same).view<std::uint16_t, 2>();
+  const auto weight = recorded.input("weight", {bf16, {x.dim(1)}}).view<std::uint16_t, 1>();
+  const auto norm = recorded.output("norm", same).view<std::uint16_t, 2>();
+  const auto fused = recorded.output("fused_norm", same).view<std::uint16_t, 2>();
+  const auto residual = recorded.output("residual_out", same).view<std::uint16_t, 2>();
+  const auto eps = static_cast<float>(recorded.real("eps", 0, 1));
   OutputJudge plain("norm", result);
   OutputJudge with_residual("fused_norm", result);
   OutputJudge sums("residual_out", result);

@@ -23,8 +23,20 @@ struct Recorded {
   Contract contract = Contract::parse("vllm-triton");
 
   explicit Recorded(const RecordedCase& recorded)
-      : source(recorded), q_len(recorded.integer("decode_query_len")) {
-    const Tensor& q = recorded.input("idx_q");
+      : source(recorded), q_len(recorded.integer("decode_query_len", 1, kInt32Max)) {
+    const std::vector<DType> elements{DType::kBFloat16, DType::kFloat8E4M3FN};
+    const Tensor& q = recorded.input("idx_q", {elements, {kAnyExtent, kAnyExtent, kAnyExtent}});
+    if (q.dim(0) % q_len != 0)
+      refuse("{} is {}, must divide the {} rows of idx_q",
+             recorded.place("parameter decode_query_len"), q_len, q.dim(0));
+    const std::int64_t requests = q.dim(0) / q_len;
+    const Tensor& keys =
+        recorded.input("index_cache", {elements, {kAnyExtent, kAnyExtent, q.dim(2)}});
+    recorded.indices("block_table", {{DType::kInt32}, {requests, kAnyExtent}}, kInt32Min,
+                     kInt32Max);
+    recorded.indices("seq_lens", {{DType::kInt32}, {requests}}, 0, kInt32Max);
+    const std::int64_t columns = recorded.input("block_table").dim(1);
+    check_work(recorded, {q.dim(1), q.dim(0), columns, keys.dim(1), q.dim(2)});
     index_q = Tensor(DType::kBFloat16, Layout::dense(q.dims()));
     auto* codes = reinterpret_cast<std::uint16_t*>(index_q.base());
     for (std::int64_t i = 0; i < q.layout().elements(); ++i)
@@ -44,9 +56,9 @@ struct Recorded {
         block_table.view<std::int32_t, 2>()(row, block) = table(row / q_len, block);
     }
     selection = {.block_size = recorded.input("index_cache").dim(1),
-                 .topk = recorded.integer("topk"),
-                 .init_blocks = recorded.integer("init_blocks"),
-                 .local_blocks = recorded.integer("local_blocks")};
+                 .topk = recorded.integer("topk", 1, 64),
+                 .init_blocks = recorded.integer("init_blocks", 0, kInt32Max),
+                 .local_blocks = recorded.integer("local_blocks", 0, kInt32Max)};
   }
 
   IndexScoreInput scoring() const {
@@ -173,12 +185,19 @@ void judge_index_topk_decode(const RecordedCase& source, RunResult& result) {
   const Recorded recorded(source);
   const Tensor score = our_scores(recorded);
   Tensor ids = our_ids(recorded, score);
-  const auto got = source.output("score").view<float, 3>();
+  const std::vector<std::int64_t>& q = recorded.index_q.dims();
+  const auto got =
+      source.output("score", {{DType::kFloat32}, {q[1], q[0], kAnyExtent}}).view<float, 3>();
+  const Tensor& recorded_ids =
+      source.output("topk_idx", {{DType::kInt32}, {q[1], q[0], recorded.selection.topk}});
   OutputJudge selected("topk_idx", result);
   OutputJudge scores("score", result);
   for (std::int64_t head = 0; head < got.dim(0); ++head)
     for (std::int64_t row = 0; row < got.dim(1); ++row) {
       const std::int64_t blocks = recorded.selection.blocks(recorded.context(row));
+      if (blocks > got.dim(2))
+        refuse("{} has {} blocks of row {}, must have {}", source.place("output score"), got.dim(2),
+               row, blocks);
       std::vector<Bounded> ranges;
       for (std::int64_t block = 0; block < blocks; ++block) {
         ranges.push_back(score_range(recorded, row, head, block));
@@ -187,8 +206,8 @@ void judge_index_topk_decode(const RecordedCase& source, RunResult& result) {
                       got(head, row, block));
       }
       // The columns behind are stale: nobody says what they hold.
-      judge_ids(ranges, source.output("topk_idx").view<std::int32_t, 3>(),
-                ids.view<std::int32_t, 3>(), head, row, selected);
+      judge_ids(ranges, recorded_ids.view<std::int32_t, 3>(), ids.view<std::int32_t, 3>(), head,
+                row, selected);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "fuzz/judges/judge.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -92,6 +93,14 @@ const RecordingJudge* find_judge(std::string_view recording) {
   return nullptr;
 }
 
+void check_work(const RecordedCase& recorded, std::initializer_list<std::int64_t> factors) {
+  std::int64_t products = 1;
+  for (const std::int64_t factor : factors)
+    if (__builtin_mul_overflow(products, factor, &products) || products > kMostJudgedProducts)
+      refuse("{} are {}, the limit is {} products", recorded.place("the sizes to be multiplied"),
+             fmt::join(factors, " x "), kMostJudgedProducts);
+}
+
 CaseResult judge_recorded(const RecordingJudge& judge, const RecordedCase& recorded) {
   CaseResult result{.stage = std::string(judge.stage),
                     .title = recorded.title,
@@ -101,7 +110,8 @@ CaseResult judge_recorded(const RecordingJudge& judge, const RecordedCase& recor
     judge.judge(recorded, run);
   } catch (const Refusal& refusal) {
     run.verdict = Verdict::kRefused;
-    run.message = refusal.what();
+    const std::string message = refusal.what();
+    run.message = message.starts_with("recording ") ? message : recorded.place(message);
   }
   result.runs.push_back(std::move(run));
   return result;

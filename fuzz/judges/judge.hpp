@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,7 +66,13 @@ struct RecordingJudge {
 const std::vector<RecordingJudge>& recording_judges();
 const RecordingJudge* find_judge(std::string_view recording);
 
-/// Judges one case of a recording.
+/// Products that the judging of one case may take: a step of the model at full size has fewer.
+inline constexpr std::int64_t kMostJudgedProducts = std::int64_t{1} << 33;
+/// Refuses a case whose judging takes the product of `factors`, if that is more.
+void check_work(const RecordedCase& recorded, std::initializer_list<std::int64_t> factors);
+
+/// Judges one case of a recording. One that cannot be judged is refused, and what that says begins
+/// with the recording's kind and the case.
 CaseResult judge_recorded(const RecordingJudge& judge, const RecordedCase& recorded);
 /// Judges every case of a recording.
 std::vector<CaseResult> judge_recording(const RecordingJudge& judge, const Recording& recording);

@@ -41,13 +41,45 @@ float step_dot(std::span<const float> a, std::span<const float> b) {
 
 /// The sizes of a recorded case; a pair is a token's slot.
 struct Sizes {
-  std::int64_t tokens, slots, hidden, inter;
+  std::int64_t tokens, slots, hidden, inter, experts;
 
-  explicit Sizes(const RecordedCase& recorded)
-      : tokens(recorded.input("hidden").dim(0)),
-        slots(recorded.input("topk_ids").dim(1)),
-        hidden(recorded.input("hidden").dim(1)),
-        inter(recorded.input("w2").dim(2)) {}
+  explicit Sizes(const RecordedCase& recorded) {
+    const Tensor& x = recorded.input("hidden", {{DType::kBFloat16}, {kAnyExtent, kAnyExtent}});
+    tokens = x.dim(0);
+    hidden = x.dim(1);
+    const Tensor& w2 =
+        recorded.input("w2", {{DType::kFloat8E4M3FN}, {kAnyExtent, hidden, kAnyExtent}});
+    experts = w2.dim(0);
+    inter = w2.dim(2);
+    slots = recorded.indices("topk_ids", {{DType::kInt32}, {tokens, kAnyExtent}}, 0, experts - 1)
+                .dim(1);
+    for (const auto& [name, width] : {std::pair{"hidden", hidden}, std::pair{"w2", inter}})
+      if (width % static_cast<std::int64_t>(kStep) != 0)
+        refuse("{} has {} elements in a row, must have a multiple of {}",
+               recorded.place(fmt::format("input {}", name)), width, kStep);
+    check_tensors(recorded);
+    check_work(recorded, {tokens, slots, 3, inter, hidden});
+  }
+
+ private:
+  void check_tensors(const RecordedCase& recorded) const {
+    const std::int64_t pairs = tokens * slots;
+    const std::vector<DType> fp8{DType::kFloat8E4M3FN};
+    const std::vector<DType> scale{DType::kUInt8};
+    const std::vector<DType> bf16{DType::kBFloat16};
+    const std::vector<DType> f32{DType::kFloat32};
+    recorded.input("topk_weights", {f32, {tokens, slots}});
+    recorded.input("w13", {fp8, {experts, 2 * inter, hidden}});
+    recorded.input("w13_scale", {scale, {experts, 2 * inter, hidden / kBlock}});
+    recorded.input("w2_scale", {scale, {experts, hidden, inter / kBlock}});
+    recorded.output("hidden_q", {fp8, {tokens, hidden}});
+    recorded.output("hidden_scale", {scale, {tokens, hidden / kBlock}});
+    recorded.output("gate_up", {bf16, {pairs, 2 * inter}});
+    recorded.output("act_q", {fp8, {pairs, inter}});
+    recorded.output("act_scale", {scale, {pairs, inter / kBlock}});
+    recorded.output("expert_out", {f32, {pairs, hidden}});
+    recorded.output("out", {bf16, {tokens, hidden}});
+  }
 };
 
 std::int32_t expert_of(const RecordedCase& recorded, const Sizes& sizes, std::int64_t pair) {

@@ -17,10 +17,9 @@ namespace {
 
 constexpr const FloatFormat* kFp8Formats[] = {&kE4M3FN, &kE4M3FNUZ, &kE5M2, &kE5M2FNUZ};
 
+/// The elements of a tensor whose type and dims have been asked for.
 template <class T>
 std::vector<T> elements(const Tensor& tensor) {
-  if (tensor.element_size() != sizeof(T))
-    refuse("elements of {} bytes read from a tensor of {}", sizeof(T), dtype_name(tensor.type()));
   const auto image = tensor.image();
   std::vector<T> values(image.size() / sizeof(T));
   std::memcpy(values.data(), image.data(), image.size());
@@ -31,13 +30,30 @@ std::uint32_t canonical_code(const FloatFormat& format, std::uint32_t code) {
   return classify(format, code) == FloatClass::kNan ? format.canonical_nan() : code;
 }
 
+template <class T>
+std::vector<T> input_elements(const RecordedCase& recorded, const char* name, DType type) {
+  return elements<T>(recorded.input(name, {{type}, {kAnyExtent}}));
+}
+
+/// The elements of an output of as many as `count`, whatever its dims.
+template <class T>
+std::vector<T> output_elements(const RecordedCase& recorded, const std::string& name,
+                               std::size_t count) {
+  const Tensor& tensor = recorded.output(name);
+  if (tensor.element_size() != sizeof(T))
+    refuse("{} is of {}, must be of {} bytes", recorded.place("output " + name),
+           dtype_name(tensor.type()), sizeof(T));
+  if (tensor.layout().elements() != static_cast<std::int64_t>(count))
+    refuse("{} has {} elements, must have {}", recorded.place("output " + name),
+           tensor.layout().elements(), count);
+  return elements<T>(tensor);
+}
+
 /// One recorded vector against ours, element by element; NaN payloads aside.
 template <class T>
 void judge_vector(const RecordedCase& recorded, const std::string& name, const std::vector<T>& ours,
                   RunResult& result, const FloatFormat* format = nullptr) {
-  const auto got = elements<T>(recorded.output(name));
-  if (got.size() != ours.size())
-    refuse("{} holds {} elements, its inputs make {}", name, got.size(), ours.size());
+  const auto got = output_elements<T>(recorded, name, ours.size());
   OutputJudge output(name, result);
   for (std::size_t i = 0; i < got.size(); ++i) {
     const OutputJudge::Index index{{"element", static_cast<std::int64_t>(i)}};
@@ -79,7 +95,7 @@ void judge_scale_modes(const RecordedCase& recorded, RunResult& result) {
       {"round_up", MxScaleRule::kRoundUp}};
   constexpr std::pair<std::string_view, MxElement> kKinds[] = {{"fp8", MxElement::kFp8},
                                                                {"fp4", MxElement::kFp4}};
-  const auto amax = elements<float>(recorded.input("amax"));
+  const auto amax = input_elements<float>(recorded, "amax", DType::kFloat32);
   for (const auto& [mode, rule] : kModes)
     for (const auto& [kind, element] : kKinds) {
       std::vector<std::uint8_t> ours;
@@ -89,8 +105,8 @@ void judge_scale_modes(const RecordedCase& recorded, RunResult& result) {
 }
 
 void judge_packed_fp4(const RecordedCase& recorded, RunResult& result) {
-  const auto values = elements<float>(recorded.input("f32"));
-  const auto codes = elements<std::uint8_t>(recorded.input("code"));
+  const auto values = input_elements<float>(recorded, "f32", DType::kFloat32);
+  const auto codes = input_elements<std::uint8_t>(recorded, "code", DType::kUInt8);
   std::vector<std::uint8_t> packed;
   for (std::size_t i = 0; i + 1 < values.size(); i += 2)
     packed.push_back(pack_fp4(encode(kE2M1, values[i], Overflow::kSaturate),
@@ -108,43 +124,62 @@ void judge_packed_fp4(const RecordedCase& recorded, RunResult& result) {
 }
 
 template <class Code, class Dot>
-void judge_dots(const RecordedCase& recorded, Dot dot, RunResult& result) {
+void judge_dots(const RecordedCase& recorded, DType type, Dot dot, RunResult& result) {
   constexpr std::size_t kColumns = 8;
-  const Tensor& a_tensor = recorded.input("a");
+  const Tensor& a_tensor = recorded.input("a", {{type}, {kAnyExtent, kAnyExtent, kAnyExtent}});
   const auto a = elements<Code>(a_tensor);
-  const auto b = elements<Code>(recorded.input("b"));
-  const auto c = elements<float>(recorded.input("c"));
+  const auto b =
+      elements<Code>(recorded.input("b", {{type}, {a_tensor.dim(0), kColumns, a_tensor.dim(2)}}));
+  const auto c = elements<float>(
+      recorded.input("c", {{DType::kFloat32}, {a_tensor.dim(0), a_tensor.dim(1), kColumns}}));
   const auto rows = static_cast<std::size_t>(a_tensor.dim(1));
   const auto k = static_cast<std::size_t>(a_tensor.dim(2));
   std::vector<float> ours;
   for (std::size_t i = 0; i < c.size(); ++i) {
     const std::size_t tile = i / (rows * kColumns);
-    const std::span<const Code> x(&a[(tile * rows + i / kColumns % rows) * k], k);
-    const std::span<const Code> y(&b[(tile * kColumns + i % kColumns) * k], k);
+    const std::span<const Code> x(a.data() + (tile * rows + i / kColumns % rows) * k, k);
+    const std::span<const Code> y(b.data() + (tile * kColumns + i % kColumns) * k, k);
     ours.push_back(dot(x, y, c[i]));
   }
   judge_vector(recorded, "d", ours, result);
 }
 
 void judge_hopper(const RecordedCase& recorded, const DotProfile& profile, RunResult& result) {
-  if (recorded.word("format") == "bf16")
+  const std::string& format = recorded.word("format");
+  if (format == "bf16")
     judge_dots<std::uint16_t>(
-        recorded, [&](auto a, auto b, float c) { return dot_bf16(profile, a, b, c); }, result);
-  else
+        recorded, DType::kBFloat16,
+        [&](auto a, auto b, float c) { return dot_bf16(profile, a, b, c); }, result);
+  else if (format == "e4m3")
     judge_dots<std::uint8_t>(
-        recorded, [&](auto a, auto b, float c) { return dot_e4m3(profile, a, b, c); }, result);
+        recorded, DType::kFloat8E4M3FN,
+        [&](auto a, auto b, float c) { return dot_e4m3(profile, a, b, c); }, result);
+  else
+    refuse("{} is {}, must be bf16 or e4m3", recorded.place("parameter format"), format);
 }
 
-ByteMatrix shape_of(const Tensor& tensor) {
-  if (tensor.rank() == 2) return {1, tensor.dim(0), tensor.dim(1)};
-  return {tensor.dim(0), tensor.dim(1), tensor.dim(2)};
+/// A recorded matrix of bytes; the weights' have experts as their first dimension.
+struct RecordedBytes {
+  std::vector<std::uint8_t> bytes;
+  ByteMatrix shape;
+};
+
+RecordedBytes weight_bytes(const RecordedCase& recorded, const char* name) {
+  const Tensor& tensor =
+      recorded.input(name, {{DType::kUInt8}, {kAnyExtent, kAnyExtent, kAnyExtent}});
+  return {elements<std::uint8_t>(tensor), {tensor.dim(0), tensor.dim(1), tensor.dim(2)}};
+}
+
+RecordedBytes scale_bytes(const RecordedCase& recorded, const char* name) {
+  const Tensor& tensor = recorded.input(name, {{DType::kUInt8}, {kAnyExtent, kAnyExtent}});
+  return {elements<std::uint8_t>(tensor), {1, tensor.dim(0), tensor.dim(1)}};
 }
 
 void judge_approximate(const RecordedCase& recorded, const std::string& name,
                        const std::vector<float>& x, float (*ours)(float),
                        Bounded (*function)(const Bounded&, const Rounding&),
                        const Rounding& rounding, RunResult& result) {
-  const auto got = elements<float>(recorded.output(name));
+  const auto got = output_elements<float>(recorded, name, x.size());
   OutputJudge output(name, result);
   for (std::size_t i = 0; i < got.size(); ++i)
     output.number({{"element", static_cast<std::int64_t>(i)}}, ours(x[i]),
@@ -156,15 +191,15 @@ void judge_approximate(const RecordedCase& recorded, const std::string& name,
 /// The overflow rule of PyTorch, on the GPU and on the CPU alike, is kInfinity: Inf where the
 /// format has it, NaN elsewhere.
 void judge_formats(const RecordedCase& recorded, RunResult& result) {
-  if (const Tensor* codes = recorded.find_input("bf16")) {
-    const auto bf16 = elements<std::uint16_t>(*codes);
+  if (recorded.find_input("bf16") != nullptr) {
+    const auto bf16 = input_elements<std::uint16_t>(recorded, "bf16", DType::kBFloat16);
     std::vector<float> values(bf16.size());
     decode_bf16(bf16, values);
     for (const FloatFormat* format : kFp8Formats)
       judge_cast<std::uint8_t>(recorded, "bf16_to_" + std::string(format->name), *format, values,
                                result);
-  } else if (const Tensor* floats = recorded.find_input("f32")) {
-    const auto values = elements<float>(*floats);
+  } else if (recorded.find_input("f32") != nullptr) {
+    const auto values = input_elements<float>(recorded, "f32", DType::kFloat32);
     for (const std::string suffix : {"", "_cpu"}) {
       judge_cast<std::uint16_t>(recorded, "f32_to_bfloat16" + suffix, kBF16, values, result);
       for (const FloatFormat* format : kFp8Formats)
@@ -184,7 +219,11 @@ void judge_e8m0_and_fp4(const RecordedCase& recorded, RunResult& result) {
 }
 
 void judge_mxfp8_quantize(const RecordedCase& recorded, RunResult& result) {
-  const auto bf16 = elements<std::uint16_t>(recorded.input("x"));
+  const Tensor& x = recorded.input("x", {{DType::kBFloat16}, {kAnyExtent, kAnyExtent}});
+  if (x.dim(1) % static_cast<std::int64_t>(kMxBlock) != 0)
+    refuse("{} has {} columns, must have a multiple of {}", recorded.place("input x"), x.dim(1),
+           kMxBlock);
+  const auto bf16 = elements<std::uint16_t>(x);
   std::vector<float> values(bf16.size());
   decode_bf16(bf16, values);
   constexpr std::pair<std::string_view, MxScaleRule> kQuantisers[] = {{"torch", MxScaleRule::kD},
@@ -197,8 +236,9 @@ void judge_mxfp8_quantize(const RecordedCase& recorded, RunResult& result) {
   }
   std::vector<float> back(values.size());
   mx_dequantize(MxElement::kFp8, E8M0Zero::kSmallest, Subnormals::kKeep,
-                elements<std::uint8_t>(recorded.output("q_torch")),
-                elements<std::uint8_t>(recorded.output("scale_torch")), back);
+                output_elements<std::uint8_t>(recorded, "q_torch", values.size()),
+                output_elements<std::uint8_t>(recorded, "scale_torch", values.size() / kMxBlock),
+                back);
   std::vector<std::uint16_t> rounded(back.size());
   encode_bf16(back, rounded);
   judge_vector(recorded, "dequant", rounded, result, &kBF16);
@@ -213,17 +253,17 @@ void judge_hopper_wgmma(const RecordedCase& recorded, RunResult& result) {
 }
 
 void judge_weight_layouts(const RecordedCase& recorded, RunResult& result) {
-  const auto bytes = [&](const char* name) { return elements<std::uint8_t>(recorded.input(name)); };
-  const auto shape = [&](const char* name) { return shape_of(recorded.input(name)); };
-  judge_vector(recorded, "weight_shuffled", shuffle_weight(bytes("weight"), shape("weight")),
-               result);
+  const RecordedBytes weight = weight_bytes(recorded, "weight");
+  const RecordedBytes gate_up = weight_bytes(recorded, "weight_gate_up");
+  const RecordedBytes scale = scale_bytes(recorded, "scale");
+  judge_vector(recorded, "weight_shuffled", shuffle_weight(weight.bytes, weight.shape), result);
   judge_vector(recorded, "weight_shuffled_gate_up_interleaved",
-               shuffle_weight_gate_up(bytes("weight_gate_up"), shape("weight_gate_up")), result);
-  judge_vector(recorded, "scale_shuffled", shuffle_scale(bytes("scale"), shape("scale")), result);
+               shuffle_weight_gate_up(gate_up.bytes, gate_up.shape), result);
+  judge_vector(recorded, "scale_shuffled", shuffle_scale(scale.bytes, scale.shape), result);
 }
 
 void judge_gpu_functions(const RecordedCase& recorded, RunResult& result) {
-  const auto x = elements<float>(recorded.input("x"));
+  const auto x = input_elements<float>(recorded, "x", DType::kFloat32);
   std::vector<float> rcp;
   std::vector<float> root;
   for (const float value : x) {

@@ -6,6 +6,7 @@
 #include "fuzz/judges/judge.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/qk_norm_rope.hpp"
+#include "reference/stage_checks.hpp"
 
 namespace monoref {
 namespace {
@@ -201,19 +202,59 @@ void judge_values(const Recorded& in, const CacheRows& cache,
   }
 }
 
+/// Heads of each kind as the row of a projection holds them: q, k, v, index q and one index k.
+HeadShape head_shape(const RecordedCase& recorded, std::int64_t row) {
+  const std::int64_t most = row / kHeadDim;
+  const HeadShape shape{.q_heads = recorded.integer("num_heads", 1, most),
+                        .kv_heads = recorded.integer("num_kv_heads", 1, most),
+                        .index_q_heads = recorded.integer("num_index_heads", 1, most),
+                        .head_dim = kHeadDim,
+                        .rotary_dim = recorded.integer("rotary_dim", 2, kHeadDim)};
+  const std::int64_t heads = shape.q_heads + 2 * shape.kv_heads + shape.index_q_heads + 1;
+  recorded.input("qkv", {{DType::kBFloat16}, {kAnyExtent, heads * kHeadDim}});
+  return shape;
+}
+
+/// A cache that the case also has as it was before.
+void check_cache(const RecordedCase& recorded, const char* name,
+                 const std::vector<std::int64_t>& dims) {
+  const Tensor& cache = recorded.output(name, {{DType::kBFloat16, DType::kUInt8}, dims});
+  recorded.input(name, {{cache.type()}, cache.dims()});
+}
+
+/// Sizes that fit each other, and positions and slots that there are.
+void check_sizes(const RecordedCase& recorded, const HeadShape& shape, std::int64_t block_size) {
+  const std::vector<DType> bf16{DType::kBFloat16};
+  const Tensor& qkv = recorded.input("qkv");
+  const std::int64_t rows = qkv.dim(0);
+  const Tensor& cos_sin = recorded.input("cos_sin", {bf16, {kAnyExtent, shape.rotary_dim}});
+  recorded.indices("positions", {{DType::kInt64}, {rows}}, 0, cos_sin.dim(0) - 1);
+  for (const char* name : {"q_norm", "k_norm", "index_q_norm", "index_k_norm"})
+    recorded.input(name, {bf16, {kHeadDim}});
+  check_cache(recorded, "kv_cache", {kAnyExtent, shape.kv_heads, block_size, 2 * kHeadDim});
+  check_cache(recorded, "index_cache", {kAnyExtent, block_size, kHeadDim});
+  recorded.indices("slot_mapping", {{DType::kInt64}, {rows}}, -1,
+                   recorded.output("kv_cache").dim(0) * block_size - 1);
+  recorded.indices("index_slot_mapping", {{DType::kInt64}, {rows}}, -1,
+                   recorded.output("index_cache").dim(0) * block_size - 1);
+  recorded.output("qkv", {bf16, qkv.dims()});
+  recorded.output("q", {bf16, {rows, shape.q_heads * kHeadDim}});
+  recorded.output("q_fp8", {{DType::kUInt8}, {rows, shape.q_heads * kHeadDim}});
+  recorded.output("index_q",
+                  {{DType::kBFloat16, DType::kUInt8}, {rows, shape.index_q_heads * kHeadDim}});
+}
+
 }  // namespace
 
 void judge_qknorm_rope_kv_insert(const RecordedCase& recorded, RunResult& result) {
-  const Recorded in{recorded.input("qkv").view<std::uint16_t, 2>(),
+  const Tensor& qkv = recorded.input("qkv", {{DType::kBFloat16}, {kAnyExtent, kAnyExtent}});
+  const HeadShape heads = head_shape(recorded, qkv.dim(1));
+  const std::int64_t block_size = recorded.integer("block_size", 1, kInt32Max);
+  check_sizes(recorded, heads, block_size);
+  const Recorded in{qkv.view<std::uint16_t, 2>(),
                     recorded.input("positions").view<std::int64_t, 1>(),
-                    recorded.input("cos_sin").view<std::uint16_t, 2>(),
-                    {.q_heads = recorded.integer("num_heads"),
-                     .kv_heads = recorded.integer("num_kv_heads"),
-                     .index_q_heads = recorded.integer("num_index_heads"),
-                     .head_dim = kHeadDim,
-                     .rotary_dim = recorded.integer("rotary_dim")},
-                    static_cast<float>(recorded.real("eps"))};
-  const std::int64_t block_size = recorded.integer("block_size");
+                    recorded.input("cos_sin").view<std::uint16_t, 2>(), heads,
+                    static_cast<float>(recorded.real("eps", 0, 1))};
   const auto slots = recorded.input("slot_mapping").view<std::int64_t, 1>();
   const auto index_slots = recorded.input("index_slot_mapping").view<std::int64_t, 1>();
   const CacheRows kv{recorded.output("kv_cache"), in.shape.kv_heads, block_size, 2 * kHeadDim};

@@ -5,12 +5,16 @@
 #include "reference/formats/convert.hpp"
 #include "reference/kv_page_address.hpp"
 #include "reference/sparse_attention.hpp"
+#include "reference/stage_checks.hpp"
 
 #include <cmath>
 #include <cstring>
 
 namespace monoref {
 namespace {
+
+constexpr std::int64_t kHeadDim = 128;
+constexpr std::int64_t kKeysOfBlock = 128;
 
 /// The recorded cache [blocks, 1, keys, 2 * head_dim], K before V in every key, as pages.
 Tensor paged(const Tensor& recorded, KvLayout layout) {
@@ -41,9 +45,28 @@ Bounded score_factor(double sm_scale) {
   return Bounded::between(std::nextafter(rounded, 0.0f), std::nextafter(rounded, INFINITY));
 }
 
+/// Sizes that fit each other. Ids and lengths are the reference's to refuse.
+void check_sizes(const RecordedCase& recorded) {
+  const Tensor& q = recorded.input("q", {{DType::kBFloat16}, {kAnyExtent, kAnyExtent, kHeadDim}});
+  const std::int64_t q_len = recorded.integer("decode_query_len", 1, kInt32Max);
+  if (q.dim(0) % q_len != 0)
+    refuse("{} is {}, must divide the {} rows of q", recorded.place("parameter decode_query_len"),
+           q_len, q.dim(0));
+  const std::int64_t requests = q.dim(0) / q_len;
+  recorded.input("kv_cache", {{DType::kFloat8E4M3FN, DType::kBFloat16},
+                              {kAnyExtent, 1, kKeysOfBlock, 2 * kHeadDim}});
+  recorded.input("topk_idx", {{DType::kInt32}, {1, q.dim(0), kAnyExtent}});
+  recorded.input("block_table", {{DType::kInt32}, {requests, kAnyExtent}});
+  recorded.input("seq_lens", {{DType::kInt32}, {requests}});
+  recorded.output("out", {{DType::kBFloat16}, q.dims()});
+  check_work(recorded,
+             {q.dim(0), q.dim(1), recorded.input("topk_idx").dim(2), kKeysOfBlock, 2 * kHeadDim});
+}
+
 }  // namespace
 
 void judge_sparse_attention_decode(const RecordedCase& recorded, RunResult& result) {
+  check_sizes(recorded);
   const Contract contract = Contract::parse("vllm-triton");
   const Tensor cache = paged(recorded.input("kv_cache"), contract.kv_layout);
   const float k_scale = static_cast<float>(recorded.real("k_scale"));

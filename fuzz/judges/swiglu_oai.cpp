@@ -24,8 +24,9 @@ Bounded swiglu_bound(float gate, float up, double alpha, double beta) {
 }
 
 void judge_swiglu_oai(const RecordedCase& recorded, RunResult& result) {
-  const Tensor& input = recorded.input("gate_up");
-  const Tensor& act = recorded.output("act");
+  const Tensor& input =
+      recorded.input("gate_up", {{DType::kBFloat16, DType::kFloat32}, {kAnyExtent, kAnyExtent}});
+  const Tensor& act = recorded.output("act", {{input.type()}, {input.dim(0), input.dim(1) / 2}});
   const double alpha = recorded.real("alpha");
   const double beta = recorded.real("beta");
   const SwigluRule rule = swiglu_rule("swiglu_oai", recorded.real("limit"), alpha, beta, {});

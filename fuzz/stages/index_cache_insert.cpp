@@ -257,13 +257,18 @@ Tensor recorded_cache(const Tensor& buffer, std::int64_t head_dim) {
 }
 
 Case adopt(const Recording&, const RecordedCase& recorded) {
-  const std::int64_t head_dim = recorded.integer("head_dim");
+  const Tensor& cache = recorded.input("index_cache");
+  const RecordedShape shape{{cache.type()}, {kAnyExtent, kAnyExtent, kAnyExtent}};
+  const std::int64_t head_dim =
+      recorded.integer("head_dim", 0, recorded.input("index_cache", shape).dim(2));
   Case item;
   item.inputs = {{"index_k", recorded.input("index_k")},
-                 {"index_cache", recorded_cache(recorded.input("index_cache"), head_dim)},
+                 {"index_cache", recorded_cache(cache, head_dim)},
                  {"slot_mapping", recorded.input("slot_mapping")}};
   item.expected = {
-      {"index_cache", recorded_cache(recorded.output("index_cache"), head_dim), std::nullopt}};
+      {"index_cache",
+       recorded_cache(recorded.output("index_cache", {shape.types, cache.dims()}), head_dim),
+       std::nullopt}};
   return item;
 }
 

@@ -271,9 +271,11 @@ Case adopt(const Recording& recording, const RecordedCase& recorded) {
                   {"block_page_stride", recorded.integer("block_page_stride")}};
   if (!prefill) item.scalars.push_back({"decode_query_len", recorded.integer("decode_query_len")});
   item.inputs = recorded.inputs;
-  item.expected = {{"sparse_block_table", recorded.output("sparse_block_table"),
-                    recorded.output("sparse_block_table_specified")},
-                   {"sparse_context_lens", recorded.output("sparse_context_lens"), std::nullopt}};
+  const Tensor& table = recorded.output("sparse_block_table");
+  item.expected = {
+      {"sparse_block_table", table,
+       recorded.output("sparse_block_table_specified", {{DType::kUInt8}, table.dims()})},
+      {"sparse_context_lens", recorded.output("sparse_context_lens"), std::nullopt}};
   return item;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -70,6 +71,86 @@ TEST(Judges, EveryRecordedDotIsCounted) {
 
 TEST(Judges, AnUnknownRecordingHasNone) {
   EXPECT_EQ(find_judge("token_rows"), nullptr);
+}
+
+/// What the judging of the first case says after a change of it.
+std::string refusal_after(const std::string& name,
+                          const std::function<void(RecordedCase&)>& change) {
+  Recording recording = load(name);
+  recording.cases.resize(1);
+  change(recording.cases[0]);
+  const auto results = judge_recording(*find_judge(name), recording);
+  EXPECT_EQ(results.at(0).verdict(), Verdict::kRefused) << name;
+  return results.at(0).runs.at(0).message;
+}
+
+Tensor& input_of(RecordedCase& recorded, const std::string& name) {
+  for (NamedTensor& input : recorded.inputs)
+    if (input.name == name) return input.tensor;
+  refuse("no input '{}'", name);
+}
+
+void set_number(RecordedCase& recorded, const std::string& name, std::int64_t value) {
+  for (NamedScalar& scalar : recorded.scalars)
+    if (scalar.name == name) scalar.value = value;
+}
+
+TEST(Judges, IndicesOutsideTheRecordingAreRefused) {
+  EXPECT_EQ(refusal_after("qknorm_rope_kv_insert",
+                          [](RecordedCase& item) {
+                            input_of(item, "slot_mapping").view<std::int64_t, 1>()(0) = 1000000;
+                          }),
+            "recording qknorm_rope_kv_insert, case_0000: input slot_mapping[0] is 1000000, must be "
+            "-1 to 255");
+  EXPECT_EQ(refusal_after("mxfp8_moe",
+                          [](RecordedCase& item) {
+                            input_of(item, "topk_ids").view<std::int32_t, 2>()(0, 0) = 999;
+                          }),
+            "recording mxfp8_moe, case_0000: input topk_ids[0] is 999, must be 0 to 6");
+}
+
+TEST(Judges, ParametersOutsideTheirLimitsAreRefused) {
+  EXPECT_EQ(
+      refusal_after("qknorm_rope_kv_insert",
+                    [](RecordedCase& item) { set_number(item, "num_index_heads", 1000000); }),
+      "recording qknorm_rope_kv_insert, case_0000: parameter num_index_heads is 1000000, must "
+      "be 1 to 15");
+  EXPECT_EQ(
+      refusal_after("qknorm_rope_kv_insert",
+                    [](RecordedCase& item) { set_number(item, "block_size", 1000); }),
+      "recording qknorm_rope_kv_insert, case_0000: output kv_cache has dims [2, 2, 128, 256], "
+      "must have [any, 2, 1000, 256]");
+  EXPECT_EQ(refusal_after("moe_route", [](RecordedCase& item) { item.scalars.clear(); }),
+            "recording moe_route, case_0000: parameter route_scale is missing, must be a real "
+            "number");
+}
+
+TEST(Judges, TensorsOfOtherSizesAreRefused) {
+  for (const std::string name : {"hopper_mma", "hopper_wgmma"})
+    for (const std::string input : {"a", "b", "c"})
+      EXPECT_TRUE(refusal_after(name,
+                                [&](RecordedCase& item) {
+                                  const Tensor& old = input_of(item, input);
+                                  std::vector<std::int64_t> dims = old.dims();
+                                  dims[0] = 0;
+                                  input_of(item, input) = Tensor(old.type(), Layout::dense(dims));
+                                })
+                      .starts_with("recording " + name + ", case_0000: "))
+          << input;
+}
+
+/// An id that names no expert is the implementation's mistake, not a reason to stop.
+TEST(Judges, AnExpertThatThereIsNotIsWrong) {
+  for (const std::int32_t id : {999, -1, 1 << 30}) {
+    Recording recording = load("moe_route");
+    RecordedCase& recorded = recording.cases[0];
+    for (std::int64_t slot = 0; slot < 4; ++slot)
+      output_of(recorded, "ids").view<std::int32_t, 2>()(0, slot) = id;
+    const RunResult result = judge("moe_route", recorded);
+    EXPECT_EQ(result.verdict, Verdict::kWrong);
+    EXPECT_EQ(tally(result, "ids").wrong, 4u);
+    EXPECT_EQ(tally(result, "fourth_fifth_gap").undecided, 1u);
+  }
 }
 
 // One BF16 place off is more than the sum of 128 squares can move the norm of a small row.
@@ -298,12 +379,6 @@ TEST(Judges, ASumOfSlotsTwoCodesOffIsWrong) {
 }
 
 /// An input of a recorded case, to be changed.
-Tensor& input_of(RecordedCase& recorded, const std::string& name) {
-  for (NamedTensor& input : recorded.inputs)
-    if (input.name == name) return input.tensor;
-  refuse("no input '{}'", name);
-}
-
 TEST(Judges, ExpertsInTheWrongOrderAreWrongByPlainAndByPackedKeys) {
   Recording recording = load("moe_route");
   RecordedCase& recorded = recording.cases.at(7);  // biases from -2.2 to 2.9 keep the keys apart
