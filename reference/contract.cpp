@@ -45,7 +45,7 @@ const std::vector<FieldAccess>& accesses() {
       access<&Contract::kv_scale>("kv_scale", {"divide", "reciprocal"},
                                   "how a cache scale is applied"),
       access<&Contract::decode_lengths>("decode_lengths", {"clamped", "as-seed"},
-                                        "decode lengths below 0 or above the model's limit"),
+                                        "decode metadata: ours, or the original's numbers"),
       access<&Contract::topk_ties>("topk_ties", {"higher_id", "lower_id"},
                                    "which of two blocks with equal keys ranks first"),
       access<&Contract::nan_score>("nan_score", {"lowest", "minus_inf", "minus_1e30"},

@@ -60,11 +60,11 @@ enum class KvScale : std::uint8_t {
   kReciprocal,  ///< x * (1 / scale), two roundings
 };
 
-/// What becomes of a decode row's length where the sequence is shorter than its query (padded
-/// requests, bug cases T02 and T22) or longer than the model allows (bug case T09).
+/// Whose metadata of decodes: above all the length of a row of a sequence shorter than its query
+/// (T02, T22) or longer than the model (T09). All of it: reference/spec/departures.md.
 enum class LengthRule : std::uint8_t {
-  kClamped,  ///< moved into 0 .. max_model_len
-  kAsSeed,   ///< left as computed, negative or too long
+  kClamped,  ///< ours: lengths moved into 0 .. max_model_len, and every departure of the table
+  kAsSeed,   ///< the original's numbers; what it raises an error on is refused
 };
 
 /// Which of two blocks with equal keys ranks first (upstream-semantics section 4.2).

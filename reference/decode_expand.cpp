@@ -46,7 +46,9 @@ void check_outputs(const DecodeExpandInput& input, const DecodeExpandShape& shap
   check_extent(kStage, "decode_lens", output.decode_lens.dim(0), shape.rows);
   if (output.decode_block_table.data() == nullptr && !shape.flattened()) return;
   check_extent(kStage, "decode_block_table", output.decode_block_table.dim(0), shape.rows);
-  if (output.decode_block_table.dim(1) < input.block_table.dim(1))
+  const bool truncates =
+      input.lengths == LengthRule::kAsSeed && shape.path == DecodePath::kFlattenUniform;
+  if (!truncates && output.decode_block_table.dim(1) < input.block_table.dim(1))
     refuse("{}: decode_block_table has width {}, the source table has {}", kStage,
            output.decode_block_table.dim(1), input.block_table.dim(1));
 }
@@ -55,11 +57,12 @@ std::int32_t row_length(std::int64_t length, const DecodeExpandInput& input) {
   return static_cast<std::int32_t>(decode_row_length(length, input));
 }
 
-/// Copies the request's table row and zeroes the columns behind it; no request: zeroes the row.
+/// Copies what the table has columns for of the request's row, and zeroes those behind it; no
+/// request: zeroes the row.
 void write_table_row(const DecodeExpandInput& input, View<std::int32_t, 2> table, std::int64_t row,
                      std::int64_t request, bool live) {
   if (table.data() == nullptr) return;
-  const std::int64_t width = live ? input.block_table.dim(1) : 0;
+  const std::int64_t width = live ? std::min(input.block_table.dim(1), table.dim(1)) : 0;
   for (std::int64_t column = 0; column < width; ++column)
     table(row, column) = input.block_table(request, column);
   for (std::int64_t column = width; column < table.dim(1); ++column) table(row, column) = 0;
@@ -89,7 +92,8 @@ void write_by_request(const DecodeExpandInput& input, const DecodeExpandShape& s
   const bool native = shape.path == DecodePath::kNative;
   const std::int64_t longest = native ? shape.length_columns : 1;
   for (std::int64_t request = 0; request < shape.rows; ++request) {
-    for (std::int64_t token = 0; token < shape.length_columns; ++token) {
+    for (std::int64_t token = 0; token < shape.length_columns && request < shape.length_rows;
+         ++token) {
       output.decode_seq_lens(request, token) =
           row_length(input.seq_lens(request) - longest + token + 1, input);
     }
@@ -121,7 +125,9 @@ DecodeExpandShape decode_expand_shape(const DecodeExpandInput& input) {
   if (shape.path == DecodePath::kFlattenRagged) shape.rows = input.num_decode_tokens;
   shape.length_rows = shape.rows;
   if (shape.path == DecodePath::kPlain && input.compress_ratio > 1)
-    shape.length_rows = std::max(requests, input.num_decode_tokens);
+    shape.length_rows = input.lengths == LengthRule::kAsSeed
+                            ? input.num_decode_tokens
+                            : std::max(requests, input.num_decode_tokens);
   if (shape.path == DecodePath::kNative) shape.length_columns = longest;
   shape.requires_padding = !shape.flattened() && shortest != longest;
   return shape;

@@ -48,8 +48,8 @@ struct DecodeExpandShape {
 struct DecodeExpandOutput {
   View<std::int32_t, 2> decode_seq_lens;  ///< [length_rows, length_columns]
   View<std::int32_t, 1> decode_lens;      ///< [rows]
-  /// [rows, width >= source width]. May be without data where the path does not flatten: the source
-  /// table then serves as it is.
+  /// [rows, width], at least as wide as the source. May be without data where the path does not
+  /// flatten: the source table then serves as it is.
   View<std::int32_t, 2> decode_block_table;
 };
 
@@ -61,8 +61,8 @@ struct DecodeExpandOutput {
 /// * flattened uniform: rows = num_decodes * longest query
 /// * flattened ragged: rows = num_decode_tokens, those behind the live ones are padding
 /// * native (next_n > 1) and plain: rows = num_decodes. Lengths of the plain path under compression
-///   are max(num_decodes, num_decode_tokens) rows; the original takes num_decode_tokens, and so
-///   loses a request's length for every empty request before it.
+///   are num_decode_tokens rows in the original, which so loses the last request's length for every
+///   empty request, and max(num_decodes, num_decode_tokens) in ours (`kClamped`).
 ///
 /// Refuses an empty batch, prefix sums that fall, negative lengths, fewer num_decode_tokens than
 /// the queries hold, next_n below 1, a negative ratio or max_model_len, a bad ContextParallel and a
@@ -82,7 +82,8 @@ std::int64_t decode_row_length(std::int64_t length, const DecodeExpandInput& inp
 /// keep the query lengths. Table columns behind the source width are 0: the uniform kernel of the
 /// original copies there what lies behind the source row (recordings:
 /// indexer_metadata). All strides are free; source and destination widths may differ, but a
-/// destination narrower than the source is refused (bug case T08).
+/// destination narrower than the source is refused (bug case T08). Only the original's uniform
+/// flattening (`kAsSeed`) writes the columns that there are and drops the rest.
 ///
 /// Refuses what `decode_expand_shape` does, and outputs of other sizes, before anything is written.
 void decode_expand(const DecodeExpandInput& input, const DecodeExpandOutput& output);

@@ -51,13 +51,23 @@ DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input) {
            input.query_start_loc(requests));
   if (input.decode_threshold < 1)
     refuse("{}: decode_threshold is {}, limit 1", kStage, input.decode_threshold);
-  if (requests == 0) return {};
+  if (requests == 0) return {0, 0, input.lengths == LengthRule::kAsSeed ? input.num_tokens : 0, 0};
 
   if (all_decodes(input, requests)) return {requests, 0, input.num_tokens, 0};
   const std::int64_t decodes = leading_decodes(input, requests);
   // Some request is a prefill here, so that padding tokens are prefill tokens.
   const std::int64_t decode_tokens = input.query_start_loc(decodes);
   return {decodes, requests - decodes, decode_tokens, input.num_tokens - decode_tokens};
+}
+
+void check_split(std::string_view stage, const DecodePrefillSplit& split, std::int64_t requests,
+                 std::int64_t num_tokens) {
+  if (split.num_decodes + split.num_prefills != requests)
+    refuse("{}: split mismatch: {} decodes and {} prefills, the step has {} requests", stage,
+           split.num_decodes, split.num_prefills, requests);
+  if (split.num_decode_tokens + split.num_prefill_tokens != num_tokens)
+    refuse("{}: split mismatch: {} decode tokens and {} prefill tokens, the step has {} tokens",
+           stage, split.num_decode_tokens, split.num_prefill_tokens, num_tokens);
 }
 
 }  // namespace monoref

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
+#include "reference/contract.hpp"
 #include "reference/tensor.hpp"
 
 namespace monoref {
@@ -21,6 +23,7 @@ struct DecodePrefillSplitInput {
   std::int64_t num_tokens = 0;                  ///< rows of the step, padding tokens included
   std::int64_t decode_threshold = 1;            ///< 1 + num_speculative_tokens
   bool require_uniform = false;                 ///< the decode kernels take one query length only
+  LengthRule lengths = LengthRule::kAsSeed;     ///< decides whose an empty batch's tokens are
 };
 
 /// The split (recordings: indexer_metadata):
@@ -34,8 +37,14 @@ struct DecodePrefillSplitInput {
 ///    the threshold.
 ///
 /// Padding tokens behind the last request belong to the last run. An empty batch has no decodes and
-/// no prefills. Refuses prefix sums that fall, fewer num_tokens than they add up to, and a
-/// threshold below 1.
+/// no prefills; its padding tokens are decode tokens in the original, which takes it for a batch
+/// of decodes, and nobody's in ours (`kClamped`). Refuses prefix sums that fall, fewer num_tokens
+/// than they add up to, and a threshold below 1.
 DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input);
+
+/// The original's own check of a split, "split mismatch" (deepseek-indexer-metadata: build):
+/// refuses one that does not hold `requests` requests and `num_tokens` tokens.
+void check_split(std::string_view stage, const DecodePrefillSplit& split, std::int64_t requests,
+                 std::int64_t num_tokens);
 
 }  // namespace monoref

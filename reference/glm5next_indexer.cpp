@@ -68,8 +68,14 @@ void check_decode_grid(std::string_view stage, View<const std::int32_t, 1> decod
     refuse("{}: num_decode_tokens is {}, decode_lens add up to {}", stage, tokens, sum);
 }
 
+void check_decode_requests(std::string_view stage, std::int64_t requests, LengthRule lengths) {
+  if (requests == 0 && lengths == LengthRule::kAsSeed)
+    refuse("{}: decode_lens has 0 requests, limit 1: the original raises an error", stage);
+}
+
 void decode_scatter_indices(const DecodeScatterIndicesInput& input,
                             const DecodeScatterIndicesOutput& output) {
+  check_decode_requests(kIndices, input.decode_lens.dim(0), input.lengths);
   check_decode_grid(kIndices, input.decode_lens, input.num_decode_tokens, kMaxInt32);
   check_extent(kIndices, "req_id", output.req_id.dim(0), input.num_decode_tokens);
   check_extent(kIndices, "intra", output.intra.dim(0), input.num_decode_tokens);
@@ -105,6 +111,7 @@ bool short_decode_causal_fill(const ShortDecodeCausalFillInput& input,
            tokens);
   if (topk_buffer.dim(0) < tokens)
     refuse("{}: topk_buffer has {} rows, {} are written", kCausalFill, topk_buffer.dim(0), tokens);
+  check_positions(kCausalFill, input.positions, tokens);
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t column = 0; column < topk_buffer.dim(1); ++column) {
       topk_buffer(token, column) =

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "reference/contract.hpp"
 #include "reference/request_batch.hpp"
 #include "reference/tensor.hpp"
 
@@ -18,6 +19,7 @@ inline constexpr std::int64_t kMxfp4BlockSize = 32;
 struct DecodeScatterIndicesInput {
   View<const std::int32_t, 1> decode_lens;  ///< [requests], query tokens; empty ones anywhere
   std::int64_t num_decode_tokens = 0;       ///< their sum
+  LengthRule lengths = LengthRule::kAsSeed;
 };
 
 struct DecodeScatterIndicesOutput {
@@ -25,8 +27,13 @@ struct DecodeScatterIndicesOutput {
   View<std::int64_t, 1> intra;   ///< [num_decode_tokens] its place in the request, from 0
 };
 
+/// Refuses a batch of no requests under `kAsSeed`: the original repeats one start for no request,
+/// which is an error.
+void check_decode_requests(std::string_view stage, std::int64_t requests, LengthRule lengths);
+
 /// Writes request and place of every token (`_build_decode_scatter_indices`). Refuses negative
-/// lengths, a sum that is not num_decode_tokens, and outputs of other sizes.
+/// lengths, a sum that is not num_decode_tokens, outputs of other sizes, and what
+/// `check_decode_requests` does.
 void decode_scatter_indices(const DecodeScatterIndicesInput& input,
                             const DecodeScatterIndicesOutput& output);
 
@@ -123,7 +130,8 @@ struct ShortDecodeCausalFillInput {
 /// causal row 0, 1, .., position, -1, .. for every decode token into `topk_buffer`
 /// [rows, topk_tokens] and returns true; other rows keep what they held. Otherwise writes nothing
 /// and returns false (`_fill_short_decode_causal_indices`). A position beyond the width fills the
-/// row; one below 0 leaves -1 only. Refuses more tokens than positions or rows.
+/// row; -1 leaves -1 only. Refuses more tokens than positions or rows, and positions below -1 or
+/// whose length exceeds int32.
 bool short_decode_causal_fill(const ShortDecodeCausalFillInput& input,
                               View<std::int32_t, 2> topk_buffer);
 

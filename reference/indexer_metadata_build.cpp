@@ -6,6 +6,7 @@
 
 #include "reference/compressed_slot_mapping.hpp"
 #include "reference/integer_division.hpp"
+#include "reference/limits.hpp"
 #include "reference/request_batch.hpp"
 
 namespace monoref {
@@ -130,6 +131,7 @@ std::vector<PrefillChunk> chunk_specs(const IndexerConfig& config, const Indexer
         .workspace_size = max_prefill_buffer_size(config.max_model_len),
         .max_logits_bytes = config.max_logits_mb * kBytesPerMb,
         .request_offset = plan.split.num_decodes + first,
+        .lengths = config.lengths,
     };
     const std::vector<PrefillChunk> chunks = prefill_chunk_split(input);
     specs.insert(specs.end(), chunks.begin(), chunks.end());
@@ -138,6 +140,10 @@ std::vector<PrefillChunk> chunk_specs(const IndexerConfig& config, const Indexer
 }
 
 void plan_prefill(const IndexerConfig& config, const IndexerBatch& batch, Plan& plan) {
+  if (config.lengths == LengthRule::kAsSeed && batch.seq_lens_cpu_upper_bound.data() == nullptr)
+    refuse("{}: seq_lens_cpu_upper_bound is missing, the original demands it for {} prefills",
+           kStage, plan.split.num_prefills);
+  std::int64_t keys = 0;
   for (const PrefillChunk& chunk : chunk_specs(config, batch, plan)) {
     const PrefillChunkMetadataInput input{
         .query_start_loc = batch.query_start_loc,
@@ -151,7 +157,11 @@ void plan_prefill(const IndexerConfig& config, const IndexerBatch& batch, Plan& 
     if (shape.empty()) continue;
     plan.chunks.push_back(input);
     plan.chunk_shapes.push_back(shape);
+    keys += shape.total_seq_lens;
   }
+  if (keys > limits::kKeyRows)
+    refuse("{}: the {} chunks of the prefills have {} key rows, limit {}", kStage,
+           plan.chunks.size(), keys, limits::kKeyRows);
 }
 
 void plan_decode(const IndexerConfig& config, const IndexerBatch& batch, Plan& plan) {
@@ -175,6 +185,17 @@ void plan_decode(const IndexerConfig& config, const IndexerBatch& batch, Plan& p
     refuse("{}: the decodes need {} rows, limit {} (max_num_batched_tokens)", kStage, rows,
            config.max_num_batched_tokens);
   if (shape.flattened()) check_table_size(config, batch.block_table.dim(1));
+  const std::int64_t width = std::max(batch.block_table.dim(1), expanded_table_width(config));
+  if (shape.flattened() && shape.rows > 0 && width > limits::kTableEntries / shape.rows)
+    refuse("{}: the expanded block table of the step is {} x {} entries, limit {}", kStage,
+           shape.rows, width, limits::kTableEntries);
+  const bool largest_of_rows = !config.b12x && ratio_of(config) == 1;
+  if (config.lengths == LengthRule::kAsSeed && largest_of_rows &&
+      shape.length_rows * shape.length_columns == 0)
+    refuse(
+        "{}: the {} decodes have no query token, and the original's maximum of no length is an "
+        "error",
+        kStage, decodes);
 }
 
 CompressedSlotMappingInput slot_input(const IndexerConfig& config, const IndexerBatch& batch,
@@ -187,6 +208,16 @@ CompressedSlotMappingInput slot_input(const IndexerConfig& config, const Indexer
                 .compress_ratio = config.compress_ratio,
                 .context_parallel = plan.context_parallel},
   };
+}
+
+/// What the original raises an error on before it looks at decodes and prefills. A ratio of 0 means
+/// none to it too where it gets along without dividing.
+void check_as_seed(const IndexerConfig& config, const Plan& plan, bool local) {
+  if (config.lengths != LengthRule::kAsSeed) return;
+  check_split(kStage, plan.split, plan.requests, plan.num_tokens);
+  if (config.compress_ratio == 0 && (local || plan.split.num_prefills > 0))
+    refuse("{}: compress_ratio is 0, limit 1: the original divides by it for {}", kStage,
+           local ? "local caches" : "prefills");
 }
 
 Plan make_plan(const IndexerConfig& config, IndexerBuffers& buffers, const IndexerBatch& batch) {
@@ -204,7 +235,9 @@ Plan make_plan(const IndexerConfig& config, IndexerBuffers& buffers, const Index
       .num_tokens = plan.num_tokens,
       .decode_threshold = config.next_n(),
       .require_uniform = !config.use_flattening(),
+      .lengths = config.lengths,
   });
+  check_as_seed(config, plan, local);
   plan.map_slots = ratio_of(config) > 1 || local;
   if (plan.map_slots)
     check_compressed_slot_mapping(slot_input(config, batch, plan),
@@ -258,16 +291,17 @@ void set_bounds(const IndexerConfig& config, IndexerBuffers& buffers, const Inde
 }
 
 /// Where the expanded table goes: grown when the batch's table is wider, no data without
-/// flattening.
+/// flattening. The original does not grow it for uniform batches, and loses the last columns.
 View<std::int32_t, 2> expanded_table(const IndexerConfig& config, IndexerBuffers& buffers,
                                      const Plan& plan) {
   if (!plan.decode_shape.flattened()) return {};
   const std::int64_t width = plan.decode.block_table.dim(1);
-  if (width > buffers.expanded_width) {
-    buffers.expanded_table.assign(static_cast<std::size_t>(config.max_num_batched_tokens * width),
-                                  0);
-    buffers.expanded_width = width;
-  }
+  const bool truncates = config.lengths == LengthRule::kAsSeed &&
+                         plan.decode_shape.path == DecodePath::kFlattenUniform;
+  if (!truncates) buffers.expanded_width = std::max(buffers.expanded_width, width);
+  const std::int64_t entries = plan.decode_shape.rows * buffers.expanded_width;
+  if (entries > std::ssize(buffers.expanded_table))
+    buffers.expanded_table.resize(static_cast<std::size_t>(entries));
   return {buffers.expanded_table.data(),
           {plan.decode_shape.rows, buffers.expanded_width},
           {buffers.expanded_width, 1}};
@@ -321,7 +355,9 @@ IndexerPrefillChunk build_chunk(const IndexerBatch& batch, const PrefillChunkMet
 
 void check_indexer_config(const IndexerConfig& config) {
   check_range("max_model_len", config.max_model_len, 1);
-  check_range("max_num_batched_tokens", config.max_num_batched_tokens, 1);
+  if (config.max_num_batched_tokens < 1 || config.max_num_batched_tokens > limits::kTokens)
+    refuse("{}: max_num_batched_tokens is {}, limits 1 and {}", kStage,
+           config.max_num_batched_tokens, limits::kTokens);
   check_range("block_size", config.block_size, 1);
   check_range("storage_block_size", config.storage_block_size, 1);
   check_range("num_speculative_tokens", config.num_speculative_tokens, 0);
@@ -357,7 +393,6 @@ IndexerBuffers::IndexerBuffers(const IndexerConfig& config) {
   decode_seq_lens.resize(rows);
   slot_mapping.resize(rows);
   expanded_width = expanded_table_width(config);
-  expanded_table.resize(rows * static_cast<std::size_t>(expanded_width));
 }
 
 IndexerMetadata indexer_metadata_build(const IndexerConfig& config, IndexerBuffers& buffers,

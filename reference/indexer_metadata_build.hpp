@@ -46,9 +46,10 @@ struct IndexerConfig {
   bool use_flattening() const { return device_family != 100 && next_n() != 1 && next_n() != 2; }
 };
 
-/// Refuses sizes below 1 or so large that the carried buffers would exceed 2^28 elements, a
-/// negative ratio or count, a bad ContextParallel, prefill context parallelism together with decode
-/// context parallelism, and an FP4 cache outside device family 100.
+/// Refuses more than limits::kTokens tokens, sizes below 1 or so large that the carried buffers
+/// would exceed 2^28 elements, a negative ratio or count, a bad ContextParallel, prefill context
+/// parallelism together with decode context parallelism, and an FP4 cache outside device family
+/// 100.
 void check_indexer_config(const IndexerConfig& config);
 
 /// Rows of the prefill gather workspace: 40 * max_model_len. 40 = 576 * 2 div 132 * 5 keeps it
@@ -71,9 +72,10 @@ struct IndexerBuffers {
   std::vector<std::int32_t> decode_lens;      ///< [max_num_batched_tokens]
   std::vector<std::int32_t> decode_seq_lens;  ///< [max_num_batched_tokens]
   std::vector<std::int64_t> slot_mapping;     ///< [max_num_batched_tokens], compressed slots
-  std::vector<std::int32_t> expanded_table;   ///< [max_num_batched_tokens, expanded_width]
-  std::int64_t expanded_width = 0;            ///< grows when a batch brings a wider table
-  std::int32_t active_width = 0;              ///< B12X
+  /// [max_num_batched_tokens, expanded_width], of which the rows of the largest step yet exist.
+  std::vector<std::int32_t> expanded_table;
+  std::int64_t expanded_width = 0;  ///< grows when a flattened batch's table is wider
+  std::int32_t active_width = 0;    ///< B12X
 };
 
 /// One step's batch: decodes first.
@@ -86,7 +88,8 @@ struct IndexerBatch {
   std::int64_t max_seq_len = 0;                 ///< tokens, at least every length of the batch
   /// The caches are local to the ranks. Without it the config's context parallelism has no effect.
   bool use_dcp_local = false;
-  /// [requests], what the host can say about the lengths; without data it is seq_lens.
+  /// [requests], what the host can say about the lengths; without data it is seq_lens, which
+  /// `kAsSeed` refuses where there are prefills.
   View<const std::int32_t, 1> seq_lens_cpu_upper_bound;
   /// [requests], exact host shadow of the lengths, global and local to the rank. Without data where
   /// the device alone knows them.
@@ -142,9 +145,16 @@ struct IndexerMetadata {
 ///   shadow with local caches, else the global one, over the requests with a query where lengths
 ///   are flattened; and with no shadow its active width, which is max_seq_len.
 ///
+/// Under `kAsSeed` it is the original's step or none: prefills need seq_lens_cpu_upper_bound, a
+/// largest decode length needs one, a ratio of 0 must not be divided by, and a split that does not
+/// hold every request and token is a "split mismatch"; a table wider than the buffer loses its last
+/// columns in a uniform batch. Otherwise the table grows, missing bounds are seq_lens, and the
+/// largest of no lengths is 0 (reference/spec/departures.md).
+///
 /// Refuses what `check_indexer_config` and the stages refuse, more tokens or decode rows than
 /// max_num_batched_tokens, a max_seq_len below a length of the batch, host lengths of another size,
-/// and buffers made for another max_num_batched_tokens; all before a buffer is written.
+/// more key rows of all chunks than limits::kKeyRows, and buffers made for another
+/// max_num_batched_tokens; all before a buffer is written.
 IndexerMetadata indexer_metadata_build(const IndexerConfig& config, IndexerBuffers& buffers,
                                        const IndexerBatch& batch);
 

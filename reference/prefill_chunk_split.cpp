@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "reference/integer_division.hpp"
+#include "reference/limits.hpp"
 #include "reference/request_batch.hpp"
 
 namespace monoref {
@@ -13,8 +14,9 @@ namespace {
 constexpr std::string_view kStage = "prefill_chunk_split";
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kBytesPerLogit = 4;
-/// 128 MiB of chunks: no real batch comes near, and a malformed one must not take the machine.
-constexpr std::int64_t kMaxChunks = std::int64_t{1} << 22;
+/// One for each token of a step. No real batch comes near, and a malformed one must not take the
+/// machine.
+constexpr std::int64_t kMaxChunks = limits::kTokens;
 
 /// Query tokens and key rows of a chunk.
 struct Extent2D {
@@ -51,6 +53,11 @@ bool fits(const Extent2D& chunk, const PrefillChunkSplitInput& input) {
 /// Appends the pieces of one run of requests.
 void append_pieces(std::vector<PrefillChunk>& chunks, std::int64_t start, std::int64_t stop,
                    const Extent2D& chunk, const PrefillChunkSplitInput& input) {
+  if (chunk.queries == 0 && chunk.keys == 0 && input.lengths == LengthRule::kAsSeed)
+    refuse(
+        "{}: requests {} to {} have neither a query nor a key, and the original cannot cut them in "
+        "steps of 0 queries",
+        kStage, start + input.request_offset, stop + input.request_offset);
   if (chunk.queries == 0) return;
   const std::int64_t budget = input.max_logits_bytes / kBytesPerLogit;
   const std::int64_t piece =

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "reference/contract.hpp"
 #include "reference/tensor.hpp"
 
 namespace monoref {
@@ -26,6 +27,7 @@ struct PrefillChunkSplitInput {
   std::int64_t workspace_size = 0;         ///< rows of the gather workspace
   std::int64_t max_logits_bytes = 0;       ///< of the float32 logits [query tokens, rows]
   std::int64_t request_offset = 0;         ///< added to the request numbers of the result
+  LengthRule lengths = LengthRule::kAsSeed;
 };
 
 /// Chunks in order (deepseek-indexer-metadata: split_indexer_prefill_chunks).
@@ -35,11 +37,11 @@ struct PrefillChunkSplitInput {
 /// even one longer than the workspace. A chunk whose M x N exceeds the budget, which only one alone
 /// can, is cut in its query tokens into pieces of max(1, budget div N); pieces repeat its requests.
 ///
-/// A chunk without query tokens gives nothing, with or without keys: where it has neither, the
-/// original raises (a range with step 0), and there is nothing to compute either way.
+/// A chunk without query tokens gives nothing, with or without keys. Where it has neither, the
+/// original raises an error (a range with step 0), and `kAsSeed` refuses it.
 ///
 /// Refuses arrays of different sizes, lengths that are negative or beyond int32, negative budgets
-/// and offsets, and a batch that would be cut into more than 2^22 chunks.
+/// and offsets, and a batch that would be cut into more than limits::kTokens chunks.
 std::vector<PrefillChunk> prefill_chunk_split(const PrefillChunkSplitInput& input);
 
 }  // namespace monoref

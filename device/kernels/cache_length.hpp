@@ -41,7 +41,10 @@ MONOREF_DEVICE std::int32_t local_entries(std::int32_t entries, const CacheShari
   if (sharing.world <= 1) return entries;
   const std::int32_t run = MONOREF_FAULT(length_interleave_1) ? 1 : sharing.interleave;
   const std::int32_t base = floor_divide(floor_divide(entries, run), sharing.world) * run;
-  const std::int32_t rest = entries - base * sharing.world;
+  // Of the most negative entries, base times world does not fit; the difference does.
+  const auto rest = static_cast<std::int32_t>(static_cast<std::uint32_t>(entries) -
+                                              static_cast<std::uint32_t>(base) *
+                                                  static_cast<std::uint32_t>(sharing.world));
   if (MONOREF_FAULT(length_rest_to_rank_0)) return sharing.rank == 0 ? base + rest : base;
   const std::int32_t own = rest - sharing.rank * run;
   return base + (own < 0 ? 0 : own < run ? own : run);

@@ -45,6 +45,7 @@ MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t 
 MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std::int32_t* to,
                                std::int32_t expanded_width) {
   std::int32_t copied = width < expanded_width ? width : expanded_width;
+  if (MONOREF_FAULT(expand_wide_row_spills)) copied = width;
   if (MONOREF_FAULT(expand_last_column_dropped)) copied -= 1;
   copy_row(from, to, copied, column_of_grid(), columns_of_grid());
   if (MONOREF_FAULT(expand_extra_columns_stale)) return;
@@ -57,29 +58,33 @@ MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std
 //          block_table int32 [requests, width], rows table_row_stride elements apart
 // Outputs  expanded_table int32 [requests * n, expanded_width], rows expanded_row_stride elements
 //          apart; columns behind expanded_width stay as they are
-//          decode_seq_lens int32 [length_rows], dense; in entries; 0 from row requests * n on
+//          decode_seq_lens int32 [length_rows], dense; in entries; 0 from row live_rows on
 //          decode_lens int32 [requests * n], dense; 1 everywhere. Null: not wanted, because the
 //          scorer takes the queries whole (native path)
-// Sizes    n = max_decode_len >= 1; length_rows >= requests * n, the whole of the buffer that is
-//          carried from step to step; expanded_width may be 0, then block_table and expanded_table
-//          are not touched (native path); compress_ratio, world, rank, interleave as in
-//          CacheSharing; length_limit >= 0: lengths in keys are moved into 0 .. length_limit before
-//          anything else, < 0: they stay as they are.
+// Sizes    n = max_decode_len >= 1; live_rows <= requests * n: the rows that have a length, fewer
+//          where the original has one for each token only; length_rows >= live_rows, the whole of
+//          the buffer that is carried from step to step; expanded_width may be 0, then block_table
+//          and expanded_table are not touched (native path); compress_ratio, world, rank,
+//          interleave as in CacheSharing; length_limit >= 0: lengths in keys are moved into 0 ..
+//          length_limit before anything else, < 0: they stay as they are.
 // Launch   any grid and any block of whole waves; x goes over rows, y over columns.
-// Misuse   A table wider than expanded_width loses its last columns here (the host refuses it).
+// Misuse   A table wider than expanded_width loses its last columns (as in the original; the host
+//          may refuse it).
 //          max_decode_len < 1 writes nothing.
 MONOREF_KERNEL(1024)
 monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
                               const std::int32_t* block_table, std::int64_t table_row_stride,
                               std::int32_t* expanded_table, std::int64_t expanded_row_stride,
                               std::int32_t* decode_seq_lens, std::int32_t* decode_lens,
-                              std::int64_t requests, std::int64_t length_rows, std::int32_t width,
+                              std::int64_t requests, std::int64_t live_rows,
+                              std::int64_t length_rows, std::int32_t width,
                               std::int32_t expanded_width, std::int32_t max_decode_len,
                               std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
                               std::int32_t interleave, std::int32_t length_limit) {
   if (max_decode_len < 1) return;
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
   const std::int64_t rows = requests * max_decode_len;
+  const std::int64_t live = MONOREF_FAULT(expand_length_of_every_request) ? rows : live_rows;
   const std::int64_t from_stride =
       MONOREF_FAULT(expand_source_stride_ignored) ? width : table_row_stride;
   const std::int64_t length_stride =
@@ -97,13 +102,14 @@ monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_len
       expand_row(block_table + request * from_stride, width, expanded_table + row * to_stride,
                  expanded_width);
     if (column_of_grid() > 0) continue;
-    decode_seq_lens[row] = entries_of_token(seq_lens[request * length_stride], token,
-                                            max_decode_len, length_limit, sharing);
+    if (row < live)
+      decode_seq_lens[row] = entries_of_token(seq_lens[request * length_stride], token,
+                                              max_decode_len, length_limit, sharing);
     if (decode_lens != nullptr)
       decode_lens[row] = MONOREF_FAULT(expand_decode_len_kept) ? max_decode_len : 1;
   }
   if (blockIdx.y > 0 || MONOREF_FAULT(expand_stale_tail)) return;
-  fill_row(decode_seq_lens + rows, length_rows - rows, 0, thread_of_grid(), threads_of_grid());
+  fill_row(decode_seq_lens + live, length_rows - live, 0, thread_of_grid(), threads_of_grid());
 }
 MONOREF_REGISTER(monoref_decode_expand_uniform);
 

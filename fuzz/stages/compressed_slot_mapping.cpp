@@ -282,6 +282,13 @@ Stage compressed_slot_mapping_stage() {
                  defect_dimension(14, {"table_row_missing", "negative_length",
                                        "query_start_loc_falls", "slots_missing", "broken_run"}),
              }));
+  stage.inputs = {
+      {"query_start_loc", {DType::kInt32}, {"starts"}},
+      {"seq_lens", {DType::kInt32}, {"requests"}},
+      {"block_table", {DType::kInt32}, {"rows of the table", "width"}, InputStorage::kRows}};
+  stage.scalars = joined(cache_sharing_specs(),
+                         {ScalarSpec::integer("storage_block_size", 1, limits::kStorageBlock),
+                          ScalarSpec::integer("slot_count", 0, limits::kTokens)});
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -60,6 +60,7 @@ void launch(const Case& item, const Launcher& launcher) {
       {.seq_lens = {launcher.address<const std::int32_t>("seq_lens"), lengths.layout().strides[0]},
        .decode_seq_lens = launcher.address<std::int32_t>("out.local_seq_lens"),
        .requests = lengths.dim(0),
+       .live_rows = lengths.dim(0),
        .length_rows = lengths.dim(0),
        .sharing = cache_sharing(1, context_parallel_of(item))});
 }
@@ -102,6 +103,8 @@ Stage context_parallel_lengths_stage() {
       {"vector_step", 1, 1, 3, {}, {}, "stride of the lengths"},
       defect_dimension(9, {"no_ranks", "rank_outside", "no_interleave"}),
   };
+  stage.inputs = {{"seq_lens", {DType::kInt32}, {"rows"}, InputStorage::kStrided}};
+  stage.scalars = context_parallel_specs();
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -35,13 +35,26 @@ std::string_view applicable_defect(const Params& params) {
   return falls && params["requests"] < 2 ? "none" : defect;
 }
 
-Case build(const Params& params, const Contract&, std::uint64_t seed) {
+/// Columns that the expanded table lacks: only the original's uniform flattening takes a table
+/// that is wider than its buffer.
+std::int64_t missing_columns(const Params& params, const Contract& contract,
+                             const std::vector<std::int64_t>& queries) {
+  const std::int64_t query = queries.front();
+  const bool uniform = std::all_of(queries.begin(), queries.end(),
+                                   [&](std::int64_t other) { return other == query; });
+  const bool flattened = query > 1 && (params["use_flattening"] != 0 || query > params["next_n"]);
+  if (contract.decode_lengths != LengthRule::kAsSeed || !uniform || !flattened) return 0;
+  return std::min(params["missing_columns"], params["width"]);
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom query_random(seed, "query_start_loc");
   CounterRandom ids(seed, "block_table");
   const std::int64_t requests = params["requests"];
   const std::int64_t width = params["width"];
   const auto queries = make_query_lens(static_cast<QueryMix>(params["query_mix"]), requests,
                                        params["q_len"], query_random);
+  const std::int64_t missing = missing_columns(params, contract, queries);
   auto lengths = drawn_seq_lens(params, queries, seed);
   auto starts = prefix_sums(queries);
   std::int64_t tokens = starts.back() + params["padding_tokens"];
@@ -55,14 +68,15 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   Case item;
   item.scalars = cache_sharing_scalars(params);
   if (defect == "rank_outside") set_scalar(item, "rank", params["world"]);
-  item.scalars.insert(item.scalars.end(), {{"num_decode_tokens", tokens},
-                                           {"next_n", params["next_n"]},
-                                           {"use_flattening", params["use_flattening"]},
-                                           {"max_model_len", params["max_model_len"]},
-                                           {"carried_rows", params["carried_rows"]},
-                                           {"extra_columns", params["extra_columns"]},
-                                           {"out_row_gap", params["out_row_gap"]},
-                                           {"defect", defect}});
+  item.scalars.insert(item.scalars.end(),
+                      {{"num_decode_tokens", tokens},
+                       {"next_n", params["next_n"]},
+                       {"use_flattening", params["use_flattening"]},
+                       {"max_model_len", params["max_model_len"]},
+                       {"carried_rows", params["carried_rows"]},
+                       {"extra_columns", missing > 0 ? -missing : params["extra_columns"]},
+                       {"out_row_gap", params["out_row_gap"]},
+                       {"defect", defect}});
   item.inputs = {
       {"query_start_loc", strided_vector(DType::kInt32, starts, params["vector_step"])},
       {"seq_lens", strided_vector(DType::kInt32, lengths, params["vector_step"])},
@@ -83,6 +97,15 @@ DecodeExpandInput input_of(const Case& item) {
           .max_model_len = item.integer("max_model_len")};
 }
 
+/// Columns of the expanded table. Only the original's uniform flattening drops some.
+std::int64_t table_columns(const Case& item, const DecodeExpandInput& input,
+                           const DecodeExpandShape& shape) {
+  const std::int64_t width = input.block_table.dim(1);
+  const bool truncates =
+      input.lengths == LengthRule::kAsSeed && shape.path == DecodePath::kFlattenUniform;
+  return width + ranged_parameter(item, "extra_columns", truncates ? -width : 0, limits::kRowGap);
+}
+
 /// The lengths lie at the front of a buffer that is carried from step to step, and the rest of it
 /// is zeroed: rows of an earlier, larger step must not be seen again.
 std::vector<OutputSpec> outputs(const Case& item) {
@@ -91,7 +114,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const bool ragged = shape.path == DecodePath::kFlattenRagged;
   const bool uniform = shape.path == DecodePath::kFlattenUniform;
   const std::int64_t lengths = shape.length_rows * shape.length_columns;
-  const std::int64_t columns = input.block_table.dim(1) + item.integer("extra_columns");
+  const std::int64_t columns = table_columns(item, input, shape);
   return {host_numbers("shape", 6, "field"),
           {"decode_seq_lens",
            DType::kInt32,
@@ -103,7 +126,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
           {"decode_block_table",
            DType::kInt32,
            Layout::strided({shape.flattened() ? shape.rows : 0, columns},
-                           {columns + item.integer("out_row_gap"), 1}),
+                           {columns + row_gap(item, "out_row_gap"), 1}),
            {"row", "column"},
            "",
            !uniform}};
@@ -144,6 +167,9 @@ void launch(const Case& item, const Launcher& launcher) {
       .decode_seq_lens = launcher.address<std::int32_t>("out.decode_seq_lens"),
       // A batch without queries has no native rows, but a tail to zero.
       .requests = query > 0 ? input.seq_lens.dim(0) : 0,
+      .live_rows = query > 0 ? std::min(input.seq_lens.dim(0) * query,
+                                        shape.length_rows * shape.length_columns)
+                             : 0,
       .length_rows = shape.length_rows * shape.length_columns + item.integer("carried_rows"),
       .query_len = std::max<std::int64_t>(query, 1),
       .sharing = cache_sharing(input.compress_ratio, input.context_parallel),
@@ -154,7 +180,7 @@ void launch(const Case& item, const Launcher& launcher) {
     arguments.block_table = {launcher.address<const std::int32_t>("block_table"),
                              input.block_table.stride(0)};
     arguments.expanded_table = launcher.address<std::int32_t>("out.decode_block_table");
-    arguments.expanded_row_stride = arguments.expanded_width + item.integer("out_row_gap");
+    arguments.expanded_row_stride = arguments.expanded_width + row_gap(item, "out_row_gap");
     arguments.decode_lens = launcher.address<std::int32_t>("out.decode_lens");
   }
   launch_decode_expand(launcher, arguments);
@@ -177,6 +203,15 @@ Case with_requests(const Case& item, const std::vector<std::int64_t>& requests) 
   set_input(part, "block_table", take_rows(item.input("block_table"), requests));
   set_scalar(part, "num_decode_tokens", starts.back());
   return part;
+}
+
+/// Whether every request has its length, also without padding tokens: under compression the
+/// original has one a token.
+bool has_every_length(const Case& item) {
+  Case live = item;
+  set_scalar(live, "num_decode_tokens", numbers_of(item.input("query_start_loc")).back());
+  const DecodeExpandShape shape = decode_expand_shape(input_of(live));
+  return shape.flattened() || shape.length_rows >= shape.rows;
 }
 
 /// Where a request's rows begin in the outputs, and how many it has.
@@ -221,6 +256,7 @@ std::optional<std::string> difference(const Case& a_case, const Outputs& a, std:
 
 std::optional<std::string> requests_can_be_reversed(const Case& item, const Outputs& out,
                                                     const Evaluate& evaluate) {
+  if (!has_every_length(item)) return std::nullopt;
   std::vector<std::int64_t> reversed(static_cast<std::size_t>(item.input("seq_lens").dim(0)));
   std::iota(reversed.rbegin(), reversed.rend(), std::int64_t{0});
   const Case other = with_requests(item, reversed);
@@ -249,6 +285,7 @@ std::optional<std::string> requests_can_be_alone(const Case& item, const Outputs
 /// Requests and tokens that pad a captured graph change no live row.
 std::optional<std::string> padding_changes_nothing(const Case& item, const Outputs& out,
                                                    const Evaluate& evaluate) {
+  if (!has_every_length(item)) return std::nullopt;
   auto starts = numbers_of(item.input("query_start_loc"));
   auto lengths = numbers_of(item.input("seq_lens"));
   std::vector<std::int64_t> rows(lengths.size());
@@ -312,7 +349,28 @@ Stage decode_expand_stage() {
                  table_ids_dimension(),
                  defect_dimension(14, {"table_row_missing", "negative_length",
                                        "query_start_loc_falls", "tokens_missing", "rank_outside"}),
+                 {"missing_columns",
+                  0,
+                  0,
+                  0,
+                  {},
+                  {},
+                  "columns that the original's expanded table has fewer (lines only: drawn steps of"
+                  " indexer_metadata_build have it)",
+                  limits::kRowGap},
              }));
+  stage.inputs = {
+      {"query_start_loc", {DType::kInt32}, {"starts"}, InputStorage::kStrided},
+      {"seq_lens", {DType::kInt32}, {"requests"}, InputStorage::kStrided},
+      {"block_table", {DType::kInt32}, {"rows of the table", "width"}, InputStorage::kRows}};
+  stage.scalars = joined(
+      cache_sharing_specs(),
+      {ScalarSpec::integer("num_decode_tokens", 0, limits::kTokens),
+       ScalarSpec::integer("next_n", 1, limits::kQueryLength), ScalarSpec::flag("use_flattening"),
+       ScalarSpec::integer("max_model_len", 0, limits::kExtent),
+       ScalarSpec::integer("carried_rows", 0, limits::kTokens),
+       ScalarSpec::integer("extra_columns", -limits::kRowGap, limits::kRowGap),
+       ScalarSpec::row_gap("out_row_gap")});
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;
@@ -347,6 +405,8 @@ Stage decode_expand_stage() {
        "destination rows taken to be as far apart as they are wide"},
       {"expand_length_off_by_one", "own", "every length one short"},
       {"expand_decode_len_kept", "own", "flattened rows keep the query's length"},
+      {"expand_length_of_every_request", "own",
+       "under compression every request has a length, not every token as in the original"},
   };
   return stage;
 }

@@ -141,6 +141,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   const std::int64_t next_n = item.integer("next_n");
   const Tensor& rows = item.input("tokens");
   const Tensor& buffer = item.input("topk_buffer");
+  check_decode_requests("glm5next_indexer", requests, item.contract.decode_lengths);
   check_decode_grid("glm5next_indexer", item.input("decode_lens").view<std::int32_t, 1>(), tokens,
                     next_n);
   return {{"req_id", DType::kInt64, Layout::dense({tokens}), {"token"}, ""},
@@ -177,10 +178,10 @@ void scatter(const Case& item, Tensor& grid) {
 }
 
 void reference(const Case& item, Outputs& out) {
-  decode_scatter_indices(
-      {item.input("decode_lens").view<std::int32_t, 1>(), item.integer("num_decode_tokens")},
-      {writable(out, "req_id").view<std::int64_t, 1>(),
-       writable(out, "intra").view<std::int64_t, 1>()});
+  decode_scatter_indices({item.input("decode_lens").view<std::int32_t, 1>(),
+                          item.integer("num_decode_tokens"), item.contract.decode_lengths},
+                         {writable(out, "req_id").view<std::int64_t, 1>(),
+                          writable(out, "intra").view<std::int64_t, 1>()});
   scatter(item, writable(out, "scattered"));
   decode_topk_seq_lens(topk_lens_input(item),
                        writable(out, "topk_seq_lens").view<std::int32_t, 1>());

@@ -1,6 +1,10 @@
 // glm5next_indexer: the helpers around GLM-5-next's pooled indexer, in three parts.
 #include "fuzz/stages/glm5next_indexer.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 
@@ -23,8 +27,10 @@ const StagePart& part_of(const Case& item) {
 
 Case adopt(const Recording& recording, const RecordedCase& recorded) {
   if (recording.stage == "glm5next_expand_pools") return adopt_glm5next_pools(recorded);
-  return recorded.find_scalar("kind") == nullptr ? adopt_glm5next_decode(recorded)
-                                                 : adopt_glm5next_workspace(recorded);
+  Case item = recorded.find_scalar("kind") == nullptr ? adopt_glm5next_decode(recorded)
+                                                      : adopt_glm5next_workspace(recorded);
+  item.contract.decode_lengths = LengthRule::kAsSeed;  // it is the original's own text
+  return item;
 }
 
 /// Every part's properties, each asked of the cases of its part only.
@@ -74,6 +80,44 @@ std::vector<Dimension> all_dimensions() {
   };
 }
 
+std::vector<InputSpec> all_inputs() {
+  const std::vector<DType> any{DType::kFloat32, DType::kUInt8, DType::kBFloat16, DType::kInt32,
+                               DType::kInt64};
+  std::vector<InputSpec> specs{
+      {"decode_lens", {DType::kInt32}, {"requests"}},
+      {"tokens", any, {"num_decode_tokens", "elements"}, InputStorage::kRows},
+      {"positions", {DType::kInt64}, {"positions"}, InputStorage::kStrided},
+      {"fill_positions", {DType::kInt64}, {"exact rows"}},
+      {"topk_buffer", {DType::kInt32}, {"rows of the buffer", "topk_tokens"}, InputStorage::kRows}};
+  for (InputSpec& spec : specs) spec.variant = "decode";
+  specs.push_back(
+      InputSpec{"pool_ids", {DType::kInt32}, {"rows", "selected"}, InputStorage::kStrided}.of(
+          "pools"));
+  specs.push_back(InputSpec{"seq_lens", {DType::kInt32}, {"rows"}}.of("pools"));
+  return specs;
+}
+
+std::vector<ScalarSpec> all_scalars() {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return {
+      ScalarSpec::word("part", {std::begin(kParts), std::end(kParts)}),
+      ScalarSpec::integer("num_decode_tokens", 0, limits::kTokens).of("decode"),
+      ScalarSpec::integer("next_n", 1, limits::kQueryLength).of("decode"),
+      ScalarSpec::flag("requires_padding").of("decode"),
+      ScalarSpec::integer("fill_max_seq_len", 0, limits::kExtent).of("decode"),
+      ScalarSpec::integer("pad", kLeast, kMost).of("decode"),  // bits, cut to the element
+      ScalarSpec::integer("pool_size", 1, limits::kPoolSize).of("pools"),
+      ScalarSpec::row_gap("out_row_gap").of("pools"),
+      ScalarSpec::integer("total_seq_lens", 0, limits::kExtent).of("workspace"),
+      ScalarSpec::integer("head_dim", 1, limits::kHeadDim).of("workspace"),
+      ScalarSpec::integer("num_blocks", 0, limits::kExtent).or_none().of("workspace"),
+      ScalarSpec::integer("block_size", 0, limits::kStorageBlock).or_none().of("workspace"),
+      ScalarSpec::integer("fp8_page_bytes", 0, limits::kExtent).or_none().of("workspace"),
+      ScalarSpec::integer("fp4_page_bytes", 0, limits::kExtent).or_none().of("workspace"),
+  };
+}
+
 }  // namespace
 
 Stage glm5next_indexer_stage() {
@@ -82,8 +126,16 @@ Stage glm5next_indexer_stage() {
   stage.summary = "ragged decodes in a padded grid, exact short rows, pools expanded to tokens";
   stage.source = "glm5next-sparse-indexer; recordings: glm5next_expand_pools";
   stage.dimensions = all_dimensions();
-  stage.build = [](const Params& params, const Contract&, std::uint64_t seed) {
-    return part_named(params.word("part")).build(params, seed);
+  stage.contracts = {"mono", "mono,decode_lengths=as-seed"};
+  stage.variant = "part";
+  stage.inputs = all_inputs();
+  stage.scalars = all_scalars();
+  stage.build = [](const Params& params, const Contract& contract, std::uint64_t seed) {
+    Params served = params;
+    // The original's helpers of decodes need one.
+    if (contract.decode_lengths == LengthRule::kAsSeed && params.word("part") == "decode")
+      served.set("requests", std::max<std::int64_t>(params["requests"], 1));
+    return part_named(params.word("part")).build(served, seed);
   };
   stage.outputs = [](const Case& item) { return part_of(item).outputs(item); };
   stage.reference = [](const Case& item, Outputs& out) { part_of(item).reference(item, out); };

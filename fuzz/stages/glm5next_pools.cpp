@@ -84,7 +84,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   return {{"token_ids",
            DType::kInt32,
            Layout::strided({input.pool_ids.dim(0), columns},
-                           {columns + item.integer_or("out_row_gap", 0), 1}),
+                           {columns + row_gap(item, "out_row_gap"), 1}),
            {"row", "column"},
            ""}};
 }
@@ -103,7 +103,7 @@ void launch(const Case& item, const Launcher& launcher) {
                pools.layout().strides[0], pools.layout().strides[1],
                launcher.address<const std::int32_t>("seq_lens"),
                launcher.address<std::int32_t>("out.token_ids"),
-               columns + item.integer_or("out_row_gap", 0), pools.dim(0),
+               columns + row_gap(item, "out_row_gap"), pools.dim(0),
                static_cast<std::int32_t>(pools.dim(1)),
                static_cast<std::int32_t>(item.integer("pool_size")));
 }

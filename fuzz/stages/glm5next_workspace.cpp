@@ -54,6 +54,16 @@ bool has_cache(const Case& item) {
                      [](const NamedScalar& scalar) { return scalar.name == "num_blocks"; });
 }
 
+/// The FP8 view goes over the cache as it is allocated: keys beyond their page are another's.
+void check_pages(const Case& item) {
+  const std::int64_t keys = item.integer("block_size");
+  const std::int64_t page = item.integer("fp8_page_bytes");
+  const std::int64_t needed = keys * key_bytes(item, IndexerCacheFormat::kFp8);
+  if (page < needed)
+    refuse("glm5next_indexer: fp8_page_bytes is {}, must be at least {} for {} keys", page, needed,
+           keys);
+}
+
 Layout quant_view(const Case& item, IndexerCacheFormat format) {
   return kv_cache_as_quant_view(cache_layout(item, format), DType::kUInt8, item.integer("head_dim"),
                                 format);
@@ -63,6 +73,7 @@ std::vector<OutputSpec> outputs(const Case& item) {
   std::vector<OutputSpec> specs;
   for (const char* name : kShapes) specs.push_back(host_numbers(name, 2, "axis"));
   if (!has_cache(item)) return specs;
+  check_pages(item);
   quant_view(item, IndexerCacheFormat::kMxfp4);  // refuses here what the reference would refuse
   for (const char* name :
        {"fp8_view_dims", "fp8_view_strides", "fp4_view_dims", "fp4_view_strides"})

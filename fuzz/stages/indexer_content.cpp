@@ -103,13 +103,20 @@ std::vector<NamedScalar> cache_sharing_scalars(const Params& params) {
           {"interleave", params["interleave"]}};
 }
 
-ContextParallel context_parallel_of(const Case& item) {
-  return {item.integer("world"), item.integer("rank"), item.integer("interleave")};
+std::vector<ScalarSpec> context_parallel_specs() {
+  return {ScalarSpec::integer("world", 1, limits::kCacheRanks),
+          ScalarSpec::integer("rank", 0, limits::kCacheRanks - 1),
+          ScalarSpec::integer("interleave", 1, limits::kInterleave)};
 }
 
-std::vector<Dimension> joined(std::vector<Dimension> first, std::vector<Dimension> second) {
-  std::move(second.begin(), second.end(), std::back_inserter(first));
-  return first;
+std::vector<ScalarSpec> cache_sharing_specs() {
+  std::vector<ScalarSpec> specs = context_parallel_specs();
+  specs.push_back(ScalarSpec::integer("compress_ratio", 0, limits::kCompressRatio));
+  return specs;
+}
+
+ContextParallel context_parallel_of(const Case& item) {
+  return {item.integer("world"), item.integer("rank"), item.integer("interleave")};
 }
 
 std::vector<std::int64_t> prefix_sums(const std::vector<std::int64_t>& lengths) {

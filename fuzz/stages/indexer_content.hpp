@@ -3,9 +3,12 @@
 // cases.
 #pragma once
 
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "reference/context_parallel_lengths.hpp"
@@ -52,9 +55,16 @@ std::int64_t sharing_unit(const Params& params);
 /// Scalars compress_ratio, world, rank and interleave.
 std::vector<NamedScalar> cache_sharing_scalars(const Params& params);
 ContextParallel context_parallel_of(const Case& item);
+/// What those scalars may be; a stage that does not compress leaves the first one out.
+std::vector<ScalarSpec> cache_sharing_specs();
+std::vector<ScalarSpec> context_parallel_specs();
 
-/// The first dimension list with the second behind it.
-std::vector<Dimension> joined(std::vector<Dimension> first, std::vector<Dimension> second);
+/// The first list with the second behind it.
+template <class Listed>
+std::vector<Listed> joined(std::vector<Listed> first, std::vector<Listed> second) {
+  std::move(second.begin(), second.end(), std::back_inserter(first));
+  return first;
+}
 
 /// Prefix sums from 0, and the differences of such.
 std::vector<std::int64_t> prefix_sums(const std::vector<std::int64_t>& lengths);

@@ -29,7 +29,7 @@ void launch_decode_expand(const Launcher& launcher, const DecodeExpandLaunch& ar
                arguments.seq_lens.data, arguments.seq_lens.stride, arguments.block_table.data,
                arguments.block_table.stride, arguments.expanded_table,
                arguments.expanded_row_stride, arguments.decode_seq_lens, arguments.decode_lens,
-               arguments.requests, arguments.length_rows,
+               arguments.requests, arguments.live_rows, arguments.length_rows,
                static_cast<std::int32_t>(arguments.width),
                static_cast<std::int32_t>(arguments.expanded_width),
                static_cast<std::int32_t>(arguments.query_len), sharing.compress_ratio,

@@ -30,6 +30,7 @@ struct DecodeExpandLaunch {
   std::int32_t* decode_seq_lens = nullptr;
   std::int32_t* decode_lens = nullptr;  ///< null: not wanted
   std::int64_t requests = 0;
+  std::int64_t live_rows = 0;    ///< of decode_seq_lens that have a length
   std::int64_t length_rows = 0;  ///< of decode_seq_lens, the zeroed tail included
   std::int64_t width = 0;
   std::int64_t expanded_width = 0;

@@ -241,6 +241,8 @@ void launch_decodes(const Case& item, const BuiltStep& step, const Launcher& lau
       .decode_seq_lens = launcher.address<std::int32_t>("out.decode_seq_lens"),
       // A batch without queries has no native rows, but a tail to zero.
       .requests = query > 0 ? decodes : 0,
+      .live_rows = std::min(decode.seq_lens.dim(0) * decode.seq_lens.dim(1),
+                            query > 0 ? decodes * query : 0),
       .length_rows = step.config.max_num_batched_tokens,
       .query_len = std::max<std::int64_t>(query, 1),
       .sharing = sharing_of(step),
@@ -337,6 +339,24 @@ Stage indexer_metadata_build_stage() {
       "indexer_metadata";
   stage.contracts = {"mono", "mono,decode_lengths=as-seed"};
   stage.dimensions = indexer_metadata_dimensions();
+  stage.inputs = {
+      {"query_start_loc", {DType::kInt32}, {"starts"}},
+      {"seq_lens", {DType::kInt32}, {"requests"}},
+      {"block_table", {DType::kInt32}, {"rows of the table", "width"}, InputStorage::kRows},
+      {"slot_mapping", {DType::kInt64}, {"tokens"}}};
+  for (const char* name : {"seq_lens_cpu_upper_bound", "seq_lens_cpu", "dcp_local_seq_lens_cpu"})
+    stage.inputs.push_back({name, {DType::kInt32}, {"requests"}, InputStorage::kDense, true});
+  stage.scalars = joined(
+      cache_sharing_specs(),
+      {ScalarSpec::integer("max_model_len", 1, limits::kExtent),
+       ScalarSpec::integer("max_num_batched_tokens", 1, limits::kTokens),
+       ScalarSpec::integer("block_size", 1, limits::kStorageBlock),
+       ScalarSpec::integer("storage_block_size", 1, limits::kStorageBlock),
+       ScalarSpec::integer("num_speculative_tokens", 0, limits::kQueryLength - 1),
+       ScalarSpec::integer("device_family", 0, limits::kExtent),
+       ScalarSpec::integer("max_logits_mb", 0, limits::kExtent), ScalarSpec::flag("use_dcp_local"),
+       ScalarSpec::integer("max_seq_len", 0, limits::kExtent),
+       ScalarSpec::integer("supertile_k_setting", kSupertileUnset, limits::kExtent).or_none()});
   stage.build = build_indexer_metadata_case;
   stage.outputs = outputs;
   stage.reference = reference;
@@ -344,6 +364,12 @@ Stage indexer_metadata_build_stage() {
   stage.recordings = {"indexer_metadata", "indexer_metadata_b12x"};
   stage.adopt = adopt_indexer_metadata;
   stage.properties = indexer_metadata_properties();
+  stage.mutants = {
+      {"expand_wide_row_spills", "T08",
+       "a table wider than the original's buffer is copied whole, into the next row"},
+      {"expand_length_of_every_request", "own",
+       "under compression every request has a length, not every token as in the original"},
+  };
   return stage;
 }
 

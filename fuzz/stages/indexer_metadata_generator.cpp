@@ -5,6 +5,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
+#include "reference/compressed_slot_mapping.hpp"
 
 namespace monoref {
 namespace {
@@ -18,7 +19,19 @@ struct DrawnRequests {
   std::int64_t decodes = 0;
 };
 
-DrawnRequests drawn_requests(const Params& params, std::uint64_t seed) {
+bool flattens(const Params& params) {
+  return params.word("device") == "flattening" && params["num_speculative_tokens"] > 1;
+}
+
+/// Without a query token the original's native lengths are none, of which it cannot take the
+/// largest. A uniform batch whose first query is empty has such decodes.
+bool needs_a_query(const Params& params, const Contract& contract) {
+  return contract.decode_lengths == LengthRule::kAsSeed && params["compress_ratio"] <= 1 &&
+         params["num_speculative_tokens"] > 0 && params.word("scorer") == "deep_gemm" &&
+         !flattens(params);
+}
+
+DrawnRequests drawn_requests(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom query_random(seed, "query_start_loc");
   CounterRandom length_random(seed, "seq_lens");
   const std::int64_t next_n = params["num_speculative_tokens"] + 1;
@@ -36,6 +49,8 @@ DrawnRequests drawn_requests(const Params& params, std::uint64_t seed) {
                                 : params["prefill_queries"];
   for (std::int64_t request = 0; request < params["prefills"]; ++request)
     drawn.queries.push_back(next_n + query_random.between(1, most));
+  if (needs_a_query(params, contract) && !drawn.queries.empty())
+    drawn.queries.front() = std::max<std::int64_t>(drawn.queries.front(), 1);
   // Behind the first odd query of a uniform split everything is a prefill, and a prefill has at
   // least its query.
   const bool ragged = params.word("query_mix") != "uniform" || params["prefills"] > 0;
@@ -48,6 +63,23 @@ DrawnRequests drawn_requests(const Params& params, std::uint64_t seed) {
                                            : length);
   }
   return drawn;
+}
+
+/// Every other uniform batch that the original flattens has a table wider than its buffer, of which
+/// it loses the last columns.
+std::int64_t table_width(const Params& params, const Contract& contract,
+                         const DrawnRequests& drawn) {
+  const std::int64_t width = params["width"];
+  const auto decodes = drawn.queries.begin() + drawn.decodes;
+  const bool uniform = drawn.decodes > 0 && drawn.queries.front() > 1 &&
+                       std::all_of(drawn.queries.begin(), decodes, [&](std::int64_t query) {
+                         return query == drawn.queries.front();
+                       });
+  if (contract.decode_lengths != LengthRule::kAsSeed || !flattens(params) || !uniform ||
+      width % 2 != 0)
+    return width;
+  const std::int64_t blocks = params["block_size"] * params["world"];
+  return width + (params["max_model_len"] + blocks - 1) / blocks + 8;
 }
 
 /// A block of local caches is a whole number of runs.
@@ -68,6 +100,48 @@ std::string_view applicable_defect(const Params& params, const DrawnRequests& dr
   return defect;
 }
 
+/// Where the step's prefills begin, as its planner will see it.
+std::int64_t first_prefill(const Params& params, const DrawnRequests& drawn) {
+  const Tensor starts = vector_of(DType::kInt32, prefix_sums(drawn.queries));
+  const auto view = starts.view<std::int32_t, 1>();
+  return decode_prefill_split({.query_start_loc = view,
+                               .num_tokens = view(std::ssize(drawn.queries)),
+                               .decode_threshold = params["num_speculative_tokens"] + 1,
+                               .require_uniform = !flattens(params)})
+      .num_decodes;
+}
+
+/// The bounds of the lengths that the original cannot do without: prefills have one, and at least
+/// one key on every rank if they have no query.
+std::vector<std::int64_t> original_bounds(const Params& params, const DrawnRequests& drawn,
+                                          const Case& item, std::vector<std::int64_t> bounds) {
+  const std::int64_t unit = sharing_unit(params) * params["world"];
+  for (std::int64_t request = first_prefill(params, drawn); request < std::ssize(bounds);
+       ++request) {
+    const auto at = static_cast<std::size_t>(request);
+    const bool local = item.integer("use_dcp_local") != 0;
+    const std::int64_t keys =
+        compressed_length(bounds[at], params["compress_ratio"],
+                          local ? context_parallel_of(item) : ContextParallel{});
+    if (drawn.queries[at] == 0 && keys == 0) bounds[at] = std::max(bounds[at], unit);
+  }
+  return bounds;
+}
+
+void append_upper_bound(const Params& params, const DrawnRequests& drawn, Case& item,
+                        std::uint64_t seed) {
+  const bool original = item.contract.decode_lengths == LengthRule::kAsSeed;
+  const bool demanded = original && first_prefill(params, drawn) < std::ssize(drawn.queries);
+  if (params["upper_bound"] == 0 && !demanded) return;
+  CounterRandom random(seed, "seq_lens_cpu_upper_bound");
+  std::vector<std::int64_t> bounds;
+  for (const std::int64_t length : drawn.lengths)
+    bounds.push_back(
+        params["upper_bound"] == 0 ? length : std::min(length + random.between(0, 9), kInt32Max));
+  if (original) bounds = original_bounds(params, drawn, item, bounds);
+  item.inputs.push_back({"seq_lens_cpu_upper_bound", vector_of(DType::kInt32, bounds)});
+}
+
 void append_host_lengths(const Params& params, const DrawnRequests& drawn, Case& item,
                          std::uint64_t seed) {
   const std::string_view shadow = params.word("host_shadow");
@@ -78,12 +152,15 @@ void append_host_lengths(const Params& params, const DrawnRequests& drawn, Case&
       local.push_back(local_length(length, context_parallel_of(item)));
     item.inputs.push_back({"dcp_local_seq_lens_cpu", vector_of(DType::kInt32, local)});
   }
-  if (params["upper_bound"] == 0) return;
-  CounterRandom random(seed, "seq_lens_cpu_upper_bound");
-  std::vector<std::int64_t> bounds;
-  for (const std::int64_t length : drawn.lengths)
-    bounds.push_back(std::min(length + random.between(0, 9), kInt32Max));
-  item.inputs.push_back({"seq_lens_cpu_upper_bound", vector_of(DType::kInt32, bounds)});
+  append_upper_bound(params, drawn, item, seed);
+}
+
+/// The original divides by a ratio of 0 for local caches and for prefills.
+void avoid_division_by_zero(const Params& params, const DrawnRequests& drawn, Case& item) {
+  if (item.contract.decode_lengths != LengthRule::kAsSeed || params["compress_ratio"] != 0) return;
+  const bool local = params["use_dcp_local"] != 0 && params["world"] > 1;
+  if (local || first_prefill(params, drawn) < std::ssize(drawn.queries))
+    set_scalar(item, "compress_ratio", std::int64_t{1});
 }
 
 }  // namespace
@@ -136,16 +213,17 @@ std::vector<Dimension> indexer_metadata_dimensions() {
              }));
 }
 
-Case build_indexer_metadata_case(const Params& params, const Contract&, std::uint64_t seed) {
+Case build_indexer_metadata_case(const Params& params, const Contract& contract,
+                                 std::uint64_t seed) {
   CounterRandom ids(seed, "block_table");
   CounterRandom slot_random(seed, "slot_mapping");
-  DrawnRequests drawn = drawn_requests(params, seed);
+  DrawnRequests drawn = drawn_requests(params, contract, seed);
   const std::string defect(applicable_defect(params, drawn));
   const std::int64_t requests = std::ssize(drawn.queries);
   const auto starts = prefix_sums(drawn.queries);
   const std::int64_t tokens = starts.back() + params["padding_tokens"];
   const std::int64_t next_n = params["num_speculative_tokens"] + 1;
-  const std::int64_t width = params["width"];
+  const std::int64_t width = table_width(params, contract, drawn);
   std::int64_t max_seq_len = 0;
   for (const std::int64_t length : drawn.lengths) max_seq_len = std::max(max_seq_len, length);
   max_seq_len = std::min(max_seq_len + params["max_seq_len_slack"], kInt32Max);
@@ -155,7 +233,9 @@ Case build_indexer_metadata_case(const Params& params, const Contract&, std::uin
   const std::int64_t rows = std::max<std::int64_t>({tokens, drawn.decodes * next_n, 1});
 
   Case item;
+  item.contract = contract;
   item.scalars = cache_sharing_scalars(params);
+  avoid_division_by_zero(params, drawn, item);
   item.scalars.insert(
       item.scalars.end(),
       {{"max_model_len", params["max_model_len"]},

@@ -4,27 +4,37 @@
 #include <set>
 
 #include "fuzz/stages/indexer_content.hpp"
+#include "fuzz/stages/indexer_metadata_case.hpp"
 #include "reference/context_parallel_lengths.hpp"
+#include "reference/stage_checks.hpp"
 
 namespace monoref {
 namespace {
 
-/// Recorded parameters and the scalars they become; max_num_seqs sizes nothing that we model.
-constexpr std::pair<std::string_view, std::string_view> kParameters[] = {
-    {"block_size", "block_size"},
+/// A recorded parameter, the scalar it becomes, and its limits.
+struct Parameter {
+  std::string_view theirs;
+  std::string_view ours;
+  std::int64_t low = 0;
+  std::int64_t high = kInt32Max;
+};
+
+/// max_num_seqs sizes nothing that we model.
+constexpr Parameter kParameters[] = {
+    {"block_size", "block_size", 1},
     {"compress_ratio", "compress_ratio"},
-    {"cp_interleave", "interleave"},
+    {"cp_interleave", "interleave", 1},
     {"dcp_rank", "rank"},
-    {"dcp_world_size", "world"},
+    {"dcp_world_size", "world", 1},
     {"device_family", "device_family"},
     {"max_logits_mb", "max_logits_mb"},
-    {"max_model_len", "max_model_len"},
-    {"max_num_batched_tokens", "max_num_batched_tokens"},
+    {"max_model_len", "max_model_len", 1},
+    {"max_num_batched_tokens", "max_num_batched_tokens", 1, limits::kTokens},
     {"max_num_seqs", ""},
     {"num_speculative_tokens", "num_speculative_tokens"},
-    {"storage_block_size", "storage_block_size"},
-    {"supertile_k_setting", "supertile_k_setting"},
-    {"use_dcp_local", "use_dcp_local"},
+    {"storage_block_size", "storage_block_size", 1},
+    {"supertile_k_setting", "supertile_k_setting", kSupertileUnset},
+    {"use_dcp_local", "use_dcp_local", 0, 1},
 };
 
 /// A recorded case that remembers which of its names have been used.
@@ -35,14 +45,16 @@ class Consumed {
   bool has(const std::string& name) const {
     return recorded_.find_scalar(name) != nullptr || recorded_.find_output(name) != nullptr;
   }
-  std::int64_t integer(const std::string& name) {
+  std::int64_t integer(const std::string& name, std::int64_t low = 0,
+                       std::int64_t high = kInt32Max) {
     used_.insert(name);
-    return recorded_.integer(name);
+    return recorded_.integer(name, low, high);
   }
-  const Tensor& output(const std::string& name) {
+  const Tensor& output(const std::string& name, DType type, std::vector<std::int64_t> dims) {
     used_.insert(name);
-    return recorded_.output(name);
+    return recorded_.output(name, {{type}, std::move(dims)});
   }
+  std::int64_t most_chunks() const { return std::ssize(recorded_.outputs); }
   void check_all_used() const {
     for (const NamedScalar& scalar : recorded_.scalars) check_used(scalar.name);
     for (const NamedTensor& tensor : recorded_.outputs) check_used(tensor.name);
@@ -51,8 +63,7 @@ class Consumed {
  private:
   void check_used(const std::string& name) const {
     if (!used_.contains(name))
-      refuse("indexer_metadata_build: '{}' of recorded {} has no place in the stage", name,
-             recorded_.title);
+      refuse("{} has no place in the stage, must not be there", recorded_.place(name));
   }
 
   const RecordedCase& recorded_;
@@ -60,14 +71,15 @@ class Consumed {
 };
 
 void adopt_inputs(const RecordedCase& recorded, Consumed& consumed, Case& item) {
-  for (const auto& [theirs, ours] : kParameters) {
+  item.stage = "indexer_metadata_build";
+  for (const auto& [theirs, ours, low, high] : kParameters) {
     const std::string name(theirs);
     if (!consumed.has(name)) continue;
-    const std::int64_t value = consumed.integer(name);
+    const std::int64_t value = consumed.integer(name, low, high);
     if (!ours.empty()) item.scalars.push_back({std::string(ours), value});
   }
   item.inputs = recorded.inputs;
-  const Tensor& lengths = recorded.input("seq_lens");
+  const Tensor& lengths = recorded.input("seq_lens", {{DType::kInt32}, {kAnyExtent}});
   std::int64_t longest = 0;
   std::vector<std::int64_t> local;
   for (const std::int64_t length : numbers_of(lengths)) {
@@ -78,6 +90,8 @@ void adopt_inputs(const RecordedCase& recorded, Consumed& consumed, Case& item) 
   item.inputs.push_back({"seq_lens_cpu", lengths});
   if (item.integer("use_dcp_local") != 0)
     item.inputs.push_back({"dcp_local_seq_lens_cpu", vector_of(DType::kInt32, local)});
+  if (recorded.find_input("seq_lens_cpu_upper_bound") == nullptr)
+    item.inputs.push_back({"seq_lens_cpu_upper_bound", lengths});
 }
 
 void expect_numbers(Case& item, std::string name, const std::vector<std::int64_t>& numbers) {
@@ -85,7 +99,11 @@ void expect_numbers(Case& item, std::string name, const std::vector<std::int64_t
 }
 
 /// The recorded lengths at the front of the carried buffer, whose rest was not recorded.
-void expect_decode_lengths(const Tensor& recorded, std::int64_t buffer_rows, Case& item) {
+void expect_decode_lengths(const RecordedCase& source, const Tensor& recorded,
+                           std::int64_t buffer_rows, Case& item) {
+  if (recorded.layout().elements() > buffer_rows)
+    refuse("{} has {} elements, must have at most {} (max_num_batched_tokens)",
+           source.place("output decode_seq_lens"), recorded.layout().elements(), buffer_rows);
   expect_numbers(item, "decode_seq_lens_shape", {recorded.dim(0), recorded.dim(1)});
   Tensor buffer(DType::kInt32, Layout::dense({buffer_rows}));
   Tensor specified(DType::kUInt8, Layout::dense({buffer_rows}));
@@ -121,8 +139,9 @@ Tensor concatenated(const std::vector<const Tensor*>& parts, std::vector<std::in
 }
 
 void expect_chunks(Consumed& consumed, std::int64_t table_width, Case& item) {
-  const std::int64_t chunks =
-      consumed.has("prefill_chunks") ? consumed.integer("prefill_chunks") : 0;
+  const std::int64_t chunks = consumed.has("prefill_chunks")
+                                  ? consumed.integer("prefill_chunks", 0, consumed.most_chunks())
+                                  : 0;
   const auto name_of = [](std::int64_t chunk, std::string_view name) {
     return fmt::format("chunk{}_{}", chunk, name);
   };
@@ -134,11 +153,11 @@ void expect_chunks(Consumed& consumed, std::int64_t table_width, Case& item) {
   }
   for (const std::string_view name : kChunkArrays) {
     std::vector<const Tensor*> parts;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
-      parts.push_back(&consumed.output(name_of(chunk, name)));
     const std::vector<std::int64_t> dims = name == "block_table"
-                                               ? std::vector<std::int64_t>{0, table_width}
-                                               : std::vector<std::int64_t>{0};
+                                               ? std::vector<std::int64_t>{kAnyExtent, table_width}
+                                               : std::vector<std::int64_t>{kAnyExtent};
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+      parts.push_back(&consumed.output(name_of(chunk, name), DType::kInt32, dims));
     item.expected.push_back({chunk_output(name), concatenated(parts, dims), std::nullopt});
   }
 }
@@ -152,18 +171,25 @@ std::string chunk_output(std::string_view name) {
 Case adopt_indexer_metadata(const Recording&, const RecordedCase& recorded) {
   Consumed consumed(recorded);
   Case item;
+  item.contract.decode_lengths = LengthRule::kAsSeed;  // it is the original's own text
   adopt_inputs(recorded, consumed, item);
   for (const std::string_view scalar : kStepScalars) {
     const std::string name(scalar);
     if (consumed.has(name)) expect_numbers(item, name, {consumed.integer(name)});
   }
-  item.expected.push_back({"slot_mapping", consumed.output("slot_mapping"), std::nullopt});
-  const std::int64_t width = recorded.input("block_table").dim(1);
+  item.expected.push_back(
+      {"slot_mapping", consumed.output("slot_mapping", DType::kInt64, {kAnyExtent}), std::nullopt});
+  const std::int64_t width =
+      recorded.input("block_table", {{DType::kInt32}, {kAnyExtent, kAnyExtent}}).dim(1);
   if (consumed.has("decode_seq_lens")) {
-    expect_decode_lengths(consumed.output("decode_seq_lens"),
-                          item.integer("max_num_batched_tokens"), item);
-    item.expected.push_back({"decode_lens", consumed.output("decode_lens"), std::nullopt});
-    expect_decode_table(consumed.output("decode_block_table"), width, item);
+    expect_decode_lengths(
+        recorded, consumed.output("decode_seq_lens", DType::kInt32, {kAnyExtent, kAnyExtent}),
+        item.integer("max_num_batched_tokens"), item);
+    item.expected.push_back(
+        {"decode_lens", consumed.output("decode_lens", DType::kInt32, {kAnyExtent}), std::nullopt});
+    expect_decode_table(
+        consumed.output("decode_block_table", DType::kInt32, {kAnyExtent, kAnyExtent}), width,
+        item);
   }
   expect_chunks(consumed, width, item);
   consumed.check_all_used();

@@ -109,6 +109,9 @@ PrefillChunkMetadataInput input_of(const Case& item) {
 
 std::vector<OutputSpec> outputs(const Case& item) {
   const PrefillChunkShape shape = prefill_chunk_shape(input_of(item));
+  if (shape.total_seq_lens > limits::kKeyRows)
+    refuse("prefill_chunk_metadata: total_seq_lens is {}, limit {}", shape.total_seq_lens,
+           limits::kKeyRows);
   const std::int64_t queries = shape.token_end - shape.token_start;
   std::vector<OutputSpec> specs{
       {"cu_seqlen_ks", DType::kInt32, Layout::dense({queries}), {"query"}, ""},
@@ -312,6 +315,13 @@ Stage prefill_chunk_metadata_stage() {
       joined(cache_sharing_dimensions(),
              {defect_dimension(16, {"query_start_loc_falls", "shorter_than_query", "no_requests",
                                     "requests_beyond", "queries_beyond", "bound_too_low"})}));
+  stage.inputs = {
+      {"query_start_loc", {DType::kInt32}, {"starts"}},
+      {"seq_lens", {DType::kInt32}, {"requests"}},
+      {"seq_lens_cpu_upper_bound", {DType::kInt32}, {"requests"}, InputStorage::kDense, true}};
+  stage.scalars = cache_sharing_specs();
+  for (const char* name : {"request_start", "request_stop", "query_start", "query_stop"})
+    stage.scalars.push_back(ScalarSpec::integer(name, 0, limits::kExtent));
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

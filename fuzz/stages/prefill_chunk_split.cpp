@@ -70,7 +70,13 @@ std::string_view applicable_defect(const Params& params) {
   return needs_a_request && params["requests"] == 0 ? "none" : defect;
 }
 
-Case build(const Params& params, const Contract&, std::uint64_t seed) {
+/// The original has no chunk of requests without queries and keys.
+void avoid_empty_runs(const std::vector<std::int64_t>& queries, std::vector<std::int64_t>& keys) {
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (keys[i] == 0 && queries[i] == 0) keys[i] = 1;
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom key_random(seed, "seq_lens");
   CounterRandom query_random(seed, "query_lens");
   CounterRandom budget_random(seed, "budgets");
@@ -84,6 +90,7 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   std::int64_t logits =
       std::max<std::int64_t>(0, logits_bytes(params.word("logits"), keys, queries, budget_random));
   limit_pieces(queries, keys, logits);
+  if (contract.decode_lengths == LengthRule::kAsSeed) avoid_empty_runs(queries, keys);
   const std::string defect(applicable_defect(params));
   if (defect == "negative_length") keys.back() = -1;
   if (defect == "length_beyond_int32") queries.back() = std::int64_t{1} << 31;
@@ -105,7 +112,8 @@ PrefillChunkSplitInput input_of(const Case& item) {
           .query_lens = item.input("query_lens").view<std::int64_t, 1>(),
           .workspace_size = item.integer("workspace_size"),
           .max_logits_bytes = item.integer("max_logits_bytes"),
-          .request_offset = item.integer("request_offset")};
+          .request_offset = item.integer("request_offset"),
+          .lengths = item.contract.decode_lengths};
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {
@@ -123,6 +131,7 @@ void reference(const Case& item, Outputs& out) {
 
 Case adopt(const Recording&, const RecordedCase& recorded) {
   Case item;
+  item.contract.decode_lengths = LengthRule::kAsSeed;
   item.scalars = recorded.scalars;
   item.inputs = recorded.inputs;
   item.expected = {{"chunks", recorded.output("chunks"), std::nullopt}};
@@ -220,6 +229,7 @@ std::optional<std::string> runs_are_longest(const Case& item, const Outputs& out
 
 std::optional<std::string> offset_only_shifts(const Case& item, const Outputs& out,
                                               const Evaluate& evaluate) {
+  if (item.integer("request_offset") > limits::kExtent - 7) return std::nullopt;
   Case other = item;
   set_scalar(other, "request_offset", item.integer("request_offset") + 7);
   const Outputs shifted = evaluate(other);
@@ -241,6 +251,7 @@ Stage prefill_chunk_split_stage() {
   stage.name = "prefill_chunk_split";
   stage.summary = "prefill requests and their queries in chunks that fit the indexer's workspace";
   stage.source = "deepseek-indexer-metadata: split_indexer_prefill_chunks";
+  stage.contracts = {"mono", "mono,decode_lengths=as-seed"};
   stage.dimensions = {
       {"requests", 1, 0, 8, {0, 1, 2, 65}, {}, "prefill requests"},
       Dimension::choice("keys", {"ordinary", "ones", "empty_ones", "mixed", "largest"},
@@ -255,6 +266,12 @@ Stage prefill_chunk_split_stage() {
       defect_dimension(15, {"negative_length", "length_beyond_int32", "query_missing",
                             "negative_workspace", "negative_logits", "negative_offset"}),
   };
+  stage.inputs = {{"seq_lens", {DType::kInt64}, {"requests"}, InputStorage::kStrided},
+                  {"query_lens", {DType::kInt64}, {"requests"}, InputStorage::kStrided}};
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();  // numbers, no sizes
+  stage.scalars = {ScalarSpec::integer("workspace_size", 0, kMost),
+                   ScalarSpec::integer("max_logits_bytes", 0, kMost),
+                   ScalarSpec::integer("request_offset", 0, limits::kExtent)};
   stage.build = build;
   stage.outputs = outputs;
   stage.reference = reference;

@@ -110,6 +110,7 @@ struct OwnedBatch {
     all.block_table = table.view();
     all.slot_mapping = view(slots);
     all.use_dcp_local = use_dcp_local;
+    all.seq_lens_cpu_upper_bound = view(seq_lens);
     for (const std::int32_t length : seq_lens)
       all.max_seq_len = std::max<std::int64_t>(all.max_seq_len, length);
     return all;

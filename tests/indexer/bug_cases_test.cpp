@@ -147,7 +147,8 @@ TEST(BugCaseT08, ADestinationNarrowerThanTheSourceIsRefused) {
     const Ints query_start_loc = prefix_sums(query_lens);
     const Ints seq_lens{10, 7};
     const Table table(2, 3);
-    const DecodeExpandInput input = flatten_input(query_start_loc, seq_lens, table);
+    DecodeExpandInput input = flatten_input(query_start_loc, seq_lens, table);
+    input.lengths = LengthRule::kClamped;
     EXPECT_EQ(refusal_of([&] { expand(input, -1); }),
               "decode_expand: decode_block_table has width 2, the source table has 3");
   }
@@ -177,7 +178,8 @@ TEST(BugCaseT08, EveryRowIsTheWholeSourceRowWhateverTheStrides) {
 
 TEST(BugCaseT08, TheBuilderGrowsItsTableOnBothFlattenedPaths) {
   for (const Ints& query_lens : {Ints{2, 2}, Ints{2, 1}}) {
-    const IndexerConfig config = flattening_config();
+    IndexerConfig config = flattening_config();
+    config.lengths = LengthRule::kClamped;
     IndexerBuffers buffers(config);
     ASSERT_EQ(buffers.expanded_width, 12);  // 256 / 64 and eight spare columns
     const OwnedBatch owned(query_lens, {100, 90}, 17);

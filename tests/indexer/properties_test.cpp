@@ -328,8 +328,9 @@ TEST(Properties, ChunksCoverEveryQueryOnceAndKeepTheirBudgets) {
       keys.push_back(draw.one_of<std::int64_t>({0, 1, draw.between(1, 50), 1000}));
       queries.push_back(draw.one_of<std::int64_t>({0, 1, draw.between(1, 50)}));
     }
-    const PrefillChunkSplitInput input{view(keys), view(queries), draw.between(0, 2000),
-                                       draw.between(0, 40000), draw.between(0, 5)};
+    const PrefillChunkSplitInput input{
+        view(keys),         view(queries),       draw.between(0, 2000), draw.between(0, 40000),
+        draw.between(0, 5), LengthRule::kClamped};
     std::set<std::pair<std::int64_t, std::int64_t>> covered;
     std::int64_t total = 0;
     for (const PrefillChunk& chunk : prefill_chunk_split(input)) {

@@ -139,7 +139,7 @@ TEST(Refusals, PrefillChunkSplit) {
   EXPECT_EQ(refused_chunks([](PrefillChunkSplitInput& input) { input.request_offset = -1; }),
             "prefill_chunk_split: request_offset is -1, limits 0 and 2147483647");
   EXPECT_EQ(refused_chunks(nothing, {kMaxInt32}, {kMaxInt32}),
-            "prefill_chunk_split: requests 0 to 1 make 2147483647 chunks, limit 4194304");
+            "prefill_chunk_split: requests 0 to 1 make 2147483647 chunks, limit 262144");
 }
 
 /// A good chunk, to be spoiled in one place.
@@ -313,7 +313,7 @@ TEST(Refusals, IndexerConfig) {
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.max_model_len = 0; }),
             "indexer_metadata_build: max_model_len is 0, limits 1 and 2147483647");
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.max_num_batched_tokens = 0; }),
-            "indexer_metadata_build: max_num_batched_tokens is 0, limits 1 and 2147483647");
+            "indexer_metadata_build: max_num_batched_tokens is 0, limits 1 and 262144");
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.block_size = 0; }),
             "indexer_metadata_build: block_size is 0, limits 1 and 2147483647");
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.storage_block_size = -1; }),
@@ -339,10 +339,11 @@ TEST(Refusals, IndexerConfig) {
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.b12x = B12xIndexer{kMaxInt32}; }),
             "indexer_metadata_build: supertile_k_setting is 2147483647, limit 2147483135");
   EXPECT_EQ(refused_config([](IndexerConfig& config) {
-              config.max_num_batched_tokens = 1 << 20;
+              config.max_num_batched_tokens = 1 << 18;
+              config.max_model_len = 1024;
               config.block_size = 1;
             }),
-            "indexer_metadata_build: expanded block table is 1048576 x 264 entries, limit "
+            "indexer_metadata_build: expanded block table is 262144 x 1032 entries, limit "
             "268435456");
 }
 

@@ -150,7 +150,8 @@ TEST(PrefillChunkSplit, ALoneRequestAboveTheBudgetIsCutInItsQueries) {
 TEST(PrefillChunkSplit, NothingInAChunkGivesNoChunk) {
   const Longs none{0};
   const Longs some{5};
-  EXPECT_EQ(prefill_chunk_split({view(none), view(none), 10, 400, 0}).size(), 0U);
+  EXPECT_EQ(prefill_chunk_split({view(none), view(none), 10, 400, 0, LengthRule::kClamped}).size(),
+            0U);
   EXPECT_EQ(prefill_chunk_split({view(some), view(none), 10, 400, 0}).size(), 0U);
   EXPECT_EQ(prefill_chunk_split({view(none), view(some), 10, 400, 0}),
             (std::vector<PrefillChunk>{{0, 1, 0, 5}}));
@@ -264,6 +265,7 @@ TEST(DecodeExpand, PlainLengthsAreOneARequest) {
   EXPECT_EQ(expanded.decode_lens, (Ints{1, 0, 1}));
   // Compressed lengths keep every request, though there are fewer tokens, and pad up to the tokens.
   input.compress_ratio = 4;
+  input.lengths = LengthRule::kClamped;
   EXPECT_EQ(expand(input).seq_lens, (Ints{2, 0, 2}));
   input.num_decode_tokens = 5;
   EXPECT_EQ(expand(input).seq_lens, (Ints{2, 0, 2, 0, 0}));
@@ -410,6 +412,7 @@ TEST(IndexerMetadata, LocalLengthsNeedLocalCaches) {
 TEST(IndexerMetadata, ABatchOfEmptyRequestsHasNoKeys) {
   IndexerConfig config = small_config();
   config.num_speculative_tokens = 1;
+  config.lengths = LengthRule::kClamped;
   IndexerBuffers buffers(config);
   const OwnedBatch owned({0, 0}, {0, 0}, 4);
   const IndexerMetadata metadata = indexer_metadata_build(config, buffers, owned.batch());

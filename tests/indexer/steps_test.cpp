@@ -22,6 +22,8 @@ IndexerConfig drawn_config(Draw& draw) {
   config.context_parallel.interleave = draw.one_of<std::int64_t>({1, 16});
   config.max_logits_mb = draw.between(0, 1);
   config.lengths = draw.one_of<LengthRule>({LengthRule::kAsSeed, LengthRule::kClamped});
+  if (config.lengths == LengthRule::kAsSeed)  // which divides by it
+    config.compress_ratio = std::max<std::int64_t>(config.compress_ratio, 1);
   if (draw.between(0, 3) == 0) config.b12x.emplace();
   return config;
 }
@@ -36,6 +38,9 @@ OwnedBatch drawn_batch(Draw& draw, const IndexerConfig& config) {
     query_lens.push_back(
         static_cast<std::int32_t>(uniform ? same : draw.between(0, config.next_n())));
     // Nothing shorter than its query: uniform splits turn what follows an odd one into prefills.
+    // The original has no largest length of decodes that are all empty.
+    if (config.lengths == LengthRule::kAsSeed && request == 0)
+      query_lens.back() = std::max(query_lens.back(), 1);
     seq_lens.push_back(query_lens.back() + static_cast<std::int32_t>(draw.between(0, 1000)));
   }
   const std::int64_t prefills = draw.between(decodes == 0 ? 1 : 0, 3);
@@ -43,7 +48,9 @@ OwnedBatch drawn_batch(Draw& draw, const IndexerConfig& config) {
     query_lens.push_back(static_cast<std::int32_t>(draw.between(config.next_n() + 1, 60)));
     seq_lens.push_back(query_lens.back() + static_cast<std::int32_t>(draw.between(0, 1000)));
   }
-  OwnedBatch owned(query_lens, seq_lens, draw.between(1, 60), draw.between(0, 3));
+  // The original's table of uniform batches is as wide as earlier steps have made it.
+  const std::int64_t widest = config.lengths == LengthRule::kAsSeed ? 16 : 60;
+  OwnedBatch owned(query_lens, seq_lens, draw.between(1, widest), draw.between(0, 3));
   owned.use_dcp_local = draw.between(0, 1) == 1;
   return owned;
 }
@@ -142,6 +149,7 @@ TEST(Steps, RatiosZeroAndOneAreTheSameStep) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     Draw draw(seed);
     IndexerConfig config = drawn_config(draw);
+    config.lengths = LengthRule::kClamped;
     const OwnedBatch owned = drawn_batch(draw, config);
     config.compress_ratio = 0;
     const Snapshot none = build_fresh(config, owned);
@@ -164,13 +172,13 @@ TEST(Steps, PaddingChangesNoLiveRow) {
                                   : same);
       seq_lens.push_back(query_lens.back() + static_cast<std::int32_t>(draw.between(0, 900)));
     }
-    const OwnedBatch live(query_lens, seq_lens, 40);
+    const OwnedBatch live(query_lens, seq_lens, 16);
     const std::int64_t padding = draw.between(1, 4);
     for (std::int64_t request = 0; request < padding; ++request) {
       query_lens.push_back(0);
       seq_lens.push_back(0);
     }
-    const OwnedBatch padded(query_lens, seq_lens, 40, draw.between(0, 5));
+    const OwnedBatch padded(query_lens, seq_lens, 16, draw.between(0, 5));
 
     const Snapshot expected = build_fresh(config, live);
     const Snapshot got = build_fresh(config, padded);

@@ -158,8 +158,8 @@ TEST_P(AnyLaunch, DecodeExpand) {
   const auto row_lens = bench.add(std::vector<i32>(kLengthRows, -1));
   const auto decode_lens = bench.add(std::vector<i32>(kRequests * kDecode, -1));
   bench.launch("monoref_decode_expand_uniform", grid, lens, i64{1}, table, kWidth, expanded,
-               kExpanded, row_lens, decode_lens, kRequests, kLengthRows, i32{kWidth},
-               i32{kExpanded}, i32{kDecode}, i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
+               kExpanded, row_lens, decode_lens, kRequests, kRequests * kDecode, kLengthRows,
+               i32{kWidth}, i32{kExpanded}, i32{kDecode}, i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
   std::vector<i32> expected, expected_lens;
   for (i32 row = 0; row < kRequests * kDecode; ++row) {
     for (i32 column = 0; column < kExpanded; ++column)

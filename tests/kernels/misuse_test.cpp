@@ -162,8 +162,8 @@ TEST_P(Misuse, DecodeExpansionOfANarrowerTableKeepsToItsRows) {
   const auto row_lens = bench.add(std::vector<i32>(2, kPoison));
   const auto decode_lens = bench.add(std::vector<i32>(2, kPoison));
   bench.launch("monoref_decode_expand_uniform", grid_of(2, 64), lens, i64{1}, table, i64{3},
-               expanded, i64{2}, row_lens, decode_lens, i64{1}, i64{2}, i32{3}, i32{2}, i32{2},
-               i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
+               expanded, i64{2}, row_lens, decode_lens, i64{1}, i64{2}, i64{2}, i32{3}, i32{2},
+               i32{2}, i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
   EXPECT_EQ(bench.read<i32>(expanded), (std::vector<i32>{1, 2, 1, 2}));
   EXPECT_EQ(bench.read<i32>(row_lens), (std::vector<i32>{8, 9}));
 }
@@ -174,9 +174,20 @@ TEST_P(Misuse, DecodeLengthsOutsideTheLimitAreMovedIntoItAndNothingElseIsWritten
   // Two requests of three tokens; neither tables nor decode lengths are wanted.
   bench.launch("monoref_decode_expand_uniform", grid_of(2, 64), lens, i64{1},
                static_cast<const i32*>(nullptr), i64{0}, static_cast<i32*>(nullptr), i64{0},
-               row_lens, static_cast<i32*>(nullptr), i64{2}, i64{7}, i32{0}, i32{0}, i32{3}, i32{1},
-               i32{1}, i32{0}, i32{1}, i32{48});
+               row_lens, static_cast<i32*>(nullptr), i64{2}, i64{6}, i64{7}, i32{0}, i32{0}, i32{3},
+               i32{1}, i32{1}, i32{0}, i32{1}, i32{48});
   EXPECT_EQ(bench.read<i32>(row_lens), (std::vector<i32>{0, 0, 1, 48, 48, 48, 0}));
+}
+
+TEST_P(Misuse, DecodeLengthsBehindTheLiveRowsAreZero) {
+  const auto lens = bench.add<i32>({5, 6, 7});
+  const auto row_lens = bench.add(std::vector<i32>(4, kPoison));
+  // Three requests, of which the original has two lengths.
+  bench.launch("monoref_decode_expand_uniform", grid_of(2, 64), lens, i64{1},
+               static_cast<const i32*>(nullptr), i64{0}, static_cast<i32*>(nullptr), i64{0},
+               row_lens, static_cast<i32*>(nullptr), i64{3}, i64{2}, i64{4}, i32{0}, i32{0}, i32{1},
+               i32{1}, i32{1}, i32{0}, i32{1}, i32{-1});
+  EXPECT_EQ(bench.read<i32>(row_lens), (std::vector<i32>{5, 6, 0, 0}));
 }
 
 }  // namespace
