@@ -2,7 +2,8 @@
 // them a verdict: the kernels are as they were, so they agree with the reference or the case is
 // refused in words that name what is wrong.
 //
-//   mutate_cases check PROGRAM [--count N] [--first N] [--seed N] [--stage NAME] [--keep FOLDER]
+//   mutate_cases check PROGRAM [--count N] [--first N] [--seed N] [--seconds T] [--stage NAME]
+//                [--keep FOLDER]
 //   mutate_cases write NUMBER FILE [--seed N] [--stage NAME]
 //
 // A mutant is a function of seed, stage and number, and of the golden files. The exit code of
@@ -12,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <map>
 
 #include "tests/fuzz/case_mutations.hpp"
@@ -32,6 +34,7 @@ struct Options {
   std::uint64_t count = 500;
   std::uint64_t first = 0;
   std::uint64_t seed = 1;
+  double seconds = 0;
 };
 
 /// A folder that goes away with the run.
@@ -97,7 +100,12 @@ class Campaign {
   explicit Campaign(const Options& options) : options_(options) {}
 
   void run() {
-    for (std::uint64_t n = 0; n < options_.count; ++n) check(options_.first + n);
+    const auto start = std::chrono::steady_clock::now();
+    for (; done_ < options_.count; ++done_) {
+      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+      if (options_.seconds > 0 && spent.count() > options_.seconds) break;
+      check(options_.first + done_);
+    }
   }
 
   int report() const {
@@ -109,7 +117,7 @@ class Campaign {
     }
     fmt::print("slowest mutant {}: {:.1f} s of processor time; largest mutant {}: {} MiB\n",
                slowest_, most_seconds_, largest_, most_bytes_ >> 20);
-    fmt::print("mutate_cases: {} mutants of seed {}, {} with findings of {} kinds", options_.count,
+    fmt::print("mutate_cases: {} mutants of seed {}, {} with findings of {} kinds", done_,
                options_.seed, bad_, findings_.size());
     for (const auto& [word, times] : words_) fmt::print(", {} {}", times, word);
     fmt::print("\n");
@@ -152,7 +160,7 @@ class Campaign {
   std::vector<GoldenStage> golden_ = golden_of(options_);
   std::map<std::string, std::uint64_t> verdicts_, words_;
   std::map<std::string, Finding> findings_;
-  std::uint64_t bad_ = 0, slowest_ = 0, largest_ = 0;
+  std::uint64_t done_ = 0, bad_ = 0, slowest_ = 0, largest_ = 0;
   double most_seconds_ = 0;
   std::size_t most_bytes_ = 0;
 };
@@ -172,6 +180,7 @@ int run(int argc, char** argv) {
   CLI::App* check = app.add_subcommand("check", "run a program's `check` on mutants");
   check->add_option("PROGRAM", options.program)->required()->check(CLI::ExistingFile);
   check->add_option("--count", options.count, "mutants to try")->capture_default_str();
+  check->add_option("--seconds", options.seconds, "stop before the next one after this time");
   check->add_option("--first", options.first, "number of the first")->capture_default_str();
   check->add_option("--keep", options.keep, "folder for files that show a finding");
   CLI::App* write = app.add_subcommand("write", "write one mutant as a file");
