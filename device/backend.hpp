@@ -41,7 +41,7 @@ struct BufferRequest {
   /// are guards. The runs follow each other without gaps from 0 to the buffer's end; one of no
   /// bytes gives its devices an address. A buffer of several extents is one run. Empty: all devices
   /// have all of it.
-  std::vector<DeviceRun> runs = {};
+  std::vector<DeviceRun> runs;
 };
 
 /// Grid and block of a launch, in blocks and threads.
