@@ -15,8 +15,8 @@
  * What the harness promises
  *  - The library is loaded in a process of its own, which serves one case after the other. A crash,
  *    an abort and a call over its time limit are verdicts; a new process then takes over. So are a
- *    crash and a hang of `offers`. The limit counts processor time; a call may sleep for three times
- *    as long, waiting for a device.
+ *    crash and a hang of `offers`. The limit counts processor time; a call may sleep
+ *    for three times as long, waiting for a device.
  *  - All processes that the library starts die with its own. Whatever they print goes to standard
  *    error.
  *  - Names, dtypes and layouts of a stage's scalars and tensors are those of `monoref list` and of

@@ -17,8 +17,8 @@
 //
 // Functions that kernels call are written `MONOREF_DEVICE int f(int x)`, templates as
 // `template <class T> MONOREF_DEVICE T f(T x)`. A class with member functions lives in an unnamed
-// namespace, its members marked MONOREF_MEMBER. Both rules serve the same end: several variants of a
-// text are linked into one program, so nothing in it may have external linkage.
+// namespace, its members marked MONOREF_MEMBER. Both rules serve the same end: several variants
+// of a text are linked into one program, so nothing in it may have external linkage.
 //
 // The strict rule, which the host executor enforces and every kernel must obey:
 //   * a barrier is reached, at one and the same place in the text, by all live threads of the

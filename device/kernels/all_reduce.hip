@@ -243,7 +243,8 @@ MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
                                         std::int32_t* absent) {
   const bool fetches_early = MONOREF_FAULT(reduce_gather_before_ready) && x.owners;
   if (fetches_early) fetch_rows<wide>(x, rank);
-  if (MONOREF_FAULT(reduce_flag_before_sums) && x.owners && threadIdx.x < static_cast<std::uint32_t>(x.ranks))
+  if (MONOREF_FAULT(reduce_flag_before_sums) && x.owners &&
+      threadIdx.x < static_cast<std::uint32_t>(x.ranks))
     simt::store_release(x.flag(kPhaseSums, static_cast<std::int32_t>(threadIdx.x), rank), x.tag);
   move_rows<wide>(x, rank, rank);
   if (!x.owners) return kNobody;

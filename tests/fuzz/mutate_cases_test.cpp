@@ -97,9 +97,10 @@ TEST_F(FakeProgram, ARightAnswerIsNoFinding) {
   EXPECT_EQ(findings_of(saying("exact", "", 0)), std::vector<std::string>{});
   EXPECT_EQ(findings_of(saying("refused", "q_len is -2, must be 0 to 20", 2)),
             std::vector<std::string>{});
-  EXPECT_EQ(findings_of(R"(echo '{"cases": []}' >$1; echo "file '$2': dataset 'x': has 5, must be 4" >&2
+  EXPECT_EQ(
+      findings_of(R"(echo '{"cases": []}' >$1; echo "file '$2': dataset 'x': has 5, must be 4" >&2
                            echo "check: 0 cases"; exit 2)"),
-            std::vector<std::string>{});
+      std::vector<std::string>{});
 }
 
 TEST_F(FakeProgram, DeathIsASignal) {
