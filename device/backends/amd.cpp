@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/backends/code_objects.hpp"
 #include "device/backends/gpu_runtime.hpp"
 
 namespace monoref::device {
@@ -20,12 +20,6 @@ namespace {
 void check(hipError_t status, std::string_view call) {
   if (status == hipSuccess) return;
   throw GpuError{fmt::format("{}: {}", call, hipGetErrorString(status))};
-}
-
-/// Where the code objects lie: MONOREF_CODE_OBJECTS in the environment, else where they were built.
-std::filesystem::path code_object_directory() {
-  const char* const elsewhere = std::getenv("MONOREF_CODE_OBJECTS");
-  return elsewhere != nullptr ? elsewhere : MONOREF_CODE_OBJECT_DIRECTORY;
 }
 
 class HipRuntime final : public GpuRuntime {
@@ -147,17 +141,15 @@ void HipRuntime::load_modules() {
   hipDeviceProp_t device{};
   check(hipGetDeviceProperties(&device, device_), "hipGetDeviceProperties");
   const std::string_view full = device.gcnArchName;  // gfx950:sramecc+:xnack-
-  const std::string suffix = fmt::format(".{}.co", full.substr(0, full.find(':')));
-  const std::filesystem::path directory = code_object_directory();
-  std::error_code no_directory;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, no_directory))
-    if (entry.path().filename().string().ends_with(suffix)) {
-      hipModule_t module = nullptr;
-      check(hipModuleLoad(&module, entry.path().c_str()), entry.path().string());
-      modules_.push_back(module);
-    }
+  const std::string_view chip = full.substr(0, full.find(':'));
+  for (const std::filesystem::path& file : code_objects_of(chip)) {
+    hipModule_t module = nullptr;
+    check(hipModuleLoad(&module, file.c_str()), file.string());
+    modules_.push_back(module);
+  }
   if (modules_.empty())
-    throw GpuError{fmt::format("no code objects *{} in {}", suffix, directory.string())};
+    throw GpuError{
+        fmt::format("no code objects *.{}.co in {}", chip, code_object_directory().string())};
 }
 
 std::byte* HipRuntime::reserve(std::uint64_t span, std::span<const ByteExtent> backed) {

@@ -99,6 +99,7 @@ class GpuBackend final : public Backend {
   void meet_if_filled();
   void reach_each_other();
   bool is_idle();
+  std::optional<std::string> abandon();
   void wait();
   void fail(const GpuError& error);
   std::optional<std::string> unlike_copies() const;
@@ -270,6 +271,17 @@ bool GpuBackend::is_idle() {
   return idle;
 }
 
+/// Stops all devices, and says where they were; nothing if one of them cannot be stopped.
+std::optional<std::string> GpuBackend::abandon() {
+  std::string places;
+  for (GpuMemory& memory : memories_) {
+    const std::optional<std::string> where = memory.runtime().abandon();
+    if (!where) return std::nullopt;
+    places += *where;
+  }
+  return places;
+}
+
 /// Waits for all streams; after the time limit the devices are given up. Only time in which this
 /// process looks at the devices counts: on a busy machine, or while the runtime is at work in a
 /// launch or a question, a kernel may have ended long ago.
@@ -283,6 +295,12 @@ void GpuBackend::wait() {
     waited += std::min(now - before, kMostBetweenLooks);
     before = now;
     if (waited > limit) {
+      if (const std::optional<std::string> where = abandon()) {
+        report_ = {RunStatus::kHung, fmt::format("kernel '{}' still runs after {} s: {}", kernel_,
+                                                 time_limit(), *where)};
+        is_lost_ = true;
+        return;
+      }
       unusable_ = fmt::format(
           "{} backend: kernel '{}' still runs after {} s; the device must be reset and this "
           "process "

@@ -156,10 +156,23 @@ void GpuMemory::give_addresses(std::span<const BufferRequest> requests) {
     }
 }
 
+/// Tells the runtime which bytes are whose.
+void GpuMemory::note_buffers() {
+  std::vector<DevicePart> parts;
+  for (const Buffer& buffer : buffers_) {
+    for (const Part& extent : buffer.extents)
+      parts.push_back({buffer.base + extent.offset, extent.bytes, false, buffer.name});
+    for (const Part& canary : buffer.canaries)
+      parts.push_back({buffer.base + canary.offset, canary.bytes, true, buffer.name});
+  }
+  runtime_->note_buffers(parts);
+}
+
 void GpuMemory::place(std::span<const BufferRequest> requests) {
   if (has_reserved_) runtime_->release_reserved();
   has_reserved_ = false;
   give_addresses(requests);
+  note_buffers();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     for (const Part& canary : buffers_[i].canaries)
       buffers_[i].poison.fill(staged(canary), staged(canary) + canary.bytes);

@@ -71,6 +71,7 @@ class GpuMemory {
   std::size_t lay_out(const BufferRequest& request, Buffer& buffer, std::size_t at) const;
   std::size_t lay_out_sparse(Buffer& buffer, const BufferRequest& request, std::size_t at);
   void give_addresses(std::span<const BufferRequest> requests);
+  void note_buffers();
   void reserve_staging(std::size_t arena, std::size_t all);
   void stage(const Buffer& buffer, std::span<const std::byte> image);
   bool has_any_of(const BufferRequest& request) const;

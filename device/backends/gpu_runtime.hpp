@@ -7,12 +7,21 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/backend.hpp"
 #include "device/simt/host.hpp"
 
 namespace monoref::device {
+
+/// Where bytes of a case's buffer lie on the device, or canaries beside them.
+struct DevicePart {
+  const std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+  bool canary = false;
+  std::string_view buffer;
+};
 
 /// One GPU and one stream on it. Work is enqueued and done in order. A call that cannot do its work
 /// throws GpuError, and so does every call after a fault on the device, until `recover`. Runtimes
@@ -32,6 +41,10 @@ class GpuRuntime {
   /// given in it (and perhaps behind bytes next to them). Touching the rest is a fault.
   virtual std::byte* reserve(std::uint64_t span, std::span<const ByteExtent> backed) = 0;
   virtual void release_reserved() = 0;  ///< all of them; the stream is idle
+
+  /// What the case's buffers are, before anything of it is launched. For runtimes that can tell a
+  /// buffer from what lies beside it; the views stay valid until the next call.
+  virtual void note_buffers(std::span<const DevicePart>) {}
 
   virtual void copy_in(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
   virtual void copy_out(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
@@ -54,6 +67,10 @@ class GpuRuntime {
   virtual void stop_clock() = 0;
   /// What the clock has measured; the stream is idle.
   virtual double clocked_seconds() = 0;
+
+  /// Stops what runs and drops what was enqueued, and says where it was; nothing where a device
+  /// cannot be stopped.
+  virtual std::optional<std::string> abandon() { return std::nullopt; }
 
   /// After a GpuError: gives up all memory and begins anew, reaching nobody. False if the device
   /// stays unusable.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "device/backends/gfx/backend.hpp"
 #include "fuzz/plugin_runner.hpp"
 
 namespace monoref {
@@ -67,8 +68,8 @@ void check_backend(const CommonOptions& options) {
     if (!options.wave.empty()) waves_of(options.wave);
     return;
   }
-  if (name != "amd" && name != "nvidia" && !is_plugin)
-    refuse("--backend: '{}' is not one of host, amd, nvidia, plugin:PATH", name);
+  if (name != "amd" && name != "nvidia" && name != "gfx942" && name != "gfx950" && !is_plugin)
+    refuse("--backend: '{}' is not one of host, amd, nvidia, gfx942, gfx950, plugin:PATH", name);
   if (name.size() == kPluginPrefix.size() && is_plugin)
     refuse("--backend: '{}' names no library, must be plugin:PATH", name);
   if (!options.wave.empty())
@@ -97,6 +98,8 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
     runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend(devices)));
   } else if (name == "nvidia") {
     runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices)));
+  } else if (name == "gfx942" || name == "gfx950") {
+    runners.push_back(std::make_unique<KernelRunner>(device::make_gfx_backend(name)));
   } else {
     // A name without a slash would be looked up in the system's library folders.
     runners.push_back(

@@ -1,0 +1,16 @@
+// AMD's code objects on the CPU: the instructions of gfx942 and gfx950, executed one after the
+// other.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "device/backend.hpp"
+
+namespace monoref::device {
+
+/// A backend that executes the code objects of `chip`, gfx942 or gfx950, in waves of 64. Throws
+/// Unavailable in a build without LLVM or without code objects, and on a CPU without AVX2 and FMA.
+std::unique_ptr<Backend> make_gfx_backend(std::string_view chip);
+
+}  // namespace monoref::device
