@@ -14,9 +14,13 @@ namespace {
 
 class GfxBehaviour : public testing::TestWithParam<std::tuple<const char*, BehaviourTest>> {};
 
-TEST_P(GfxBehaviour, IsRight) {
+/// Whoever runs next, and whatever is in registers and shared memory before anybody writes there.
+TEST_P(GfxBehaviour, IsRightUnderEverySchedule) {
   const auto& [chip, test] = GetParam();
-  test.run(*make_gfx_backend(chip));
+  for (const gfx::Manner& manner :
+       {gfx::Manner{gfx::Schedule::kRunAhead, 1}, gfx::Manner{gfx::Schedule::kRoundRobin, 2},
+        gfx::Manner{gfx::Schedule::kRandom, 3}})
+    test.run(*make_gfx_backend(chip, manner));
 }
 
 INSTANTIATE_TEST_SUITE_P(Gfx, GfxBehaviour,
@@ -57,6 +61,34 @@ TEST_P(Gfx, KnowsEveryInstructionOfItsCodeObjects) {
         << file.filename();
   }
   EXPECT_GT(instructions, 10'000U);
+}
+
+/// Objects of the kernels that are shipped, not those of tests.
+std::vector<std::unique_ptr<gfx::CodeObject>> shipped_objects(std::string_view chip) {
+  std::vector<std::unique_ptr<gfx::CodeObject>> objects;
+  for (const std::filesystem::path& file : code_objects_of(chip)) {
+    auto object = std::make_unique<gfx::CodeObject>(file);
+    if (!object->kernels.empty() && !object->kernels.front().name.starts_with("monoref_test_"))
+      objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+/// What the kernels' arithmetic relies on is in their descriptors, not in their instructions.
+TEST_P(Gfx, DescriptorsKeepSubnormalsAndRoundToNearest) {
+  std::size_t kernels = 0;
+  for (const auto& object : shipped_objects(GetParam()))
+    for (const gfx::Kernel& kernel : object->kernels) {
+      ++kernels;
+      EXPECT_EQ(kernel.mode.denorm32, 3) << kernel.name;
+      EXPECT_EQ(kernel.mode.denorm64, 3) << kernel.name;
+      EXPECT_EQ(kernel.mode.round32, 0) << kernel.name;
+      EXPECT_EQ(kernel.mode.round64, 0) << kernel.name;
+      EXPECT_TRUE(kernel.mode.ieee) << kernel.name;
+      EXPECT_TRUE(kernel.mode.dx10_clamp) << kernel.name;
+      EXPECT_FALSE(kernel.mode.fp16_overflow) << kernel.name;
+    }
+  EXPECT_GT(kernels, 40U);
 }
 
 TEST_P(Gfx, ReadOutsideTheBuffers) {

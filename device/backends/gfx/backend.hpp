@@ -6,11 +6,12 @@
 #include <string_view>
 
 #include "device/backend.hpp"
+#include "device/backends/gfx/manner.hpp"
 
 namespace monoref::device {
 
 /// A backend that executes the code objects of `chip`, gfx942 or gfx950, in waves of 64. Throws
 /// Unavailable in a build without LLVM or without code objects, and on a CPU without AVX2 and FMA.
-std::unique_ptr<Backend> make_gfx_backend(std::string_view chip);
+std::unique_ptr<Backend> make_gfx_backend(std::string_view chip, const gfx::Manner& manner = {});
 
 }  // namespace monoref::device

@@ -8,22 +8,10 @@
 #include <vector>
 
 #include "device/backend.hpp"
+#include "device/backends/gfx/manner.hpp"
 #include "device/backends/gfx/object.hpp"
 
 namespace monoref::device::gfx {
-
-/// Who runs next. Any order must give the same results.
-enum class Schedule : std::uint8_t {
-  kRunAhead,    ///< a wave runs until it waits
-  kRoundRobin,  ///< every wave in turn, a few instructions each
-  kRandom,      ///< any wave, any number of instructions
-};
-
-/// How a launch is run.
-struct Manner {
-  Schedule schedule = Schedule::kRunAhead;
-  std::uint64_t seed = 1;  ///< of the garbage in registers and LDS, and of a random schedule
-};
 
 /// Memory of waves and blocks, used again from launch to launch.
 struct Pools {

@@ -28,7 +28,7 @@ std::size_t shared_limit(std::string_view chip) {
 
 class GfxRuntime final : public GpuRuntime {
  public:
-  explicit GfxRuntime(std::string_view chip) : chip_(chip) {
+  GfxRuntime(std::string_view chip, const gfx::Manner& manner) : chip_(chip), manner_(manner) {
     for (const std::filesystem::path& file : code_objects_of(chip)) {
       objects_.push_back(std::make_unique<gfx::CodeObject>(file));
       for (const gfx::Kernel& kernel : objects_.back()->kernels)
@@ -139,6 +139,7 @@ class GfxRuntime final : public GpuRuntime {
   using Clock = std::chrono::steady_clock;
 
   std::string chip_;
+  gfx::Manner manner_;
   bool is_held_ = false;
   Clock::time_point started_;
   std::chrono::duration<double> clocked_{};
@@ -205,9 +206,8 @@ void GfxRuntime::begin(Work& work) {
   std::sort(extents.begin(), extents.end(),
             [](const gfx::Extent& a, const gfx::Extent& b) { return a.begin < b.begin; });
   memory_.set(std::move(extents));
-  work.launch =
-      std::make_unique<gfx::Execution>(object, *work.found.kernel, work.grid,
-                                       std::move(work.arguments), memory_, pools_, gfx::Manner{});
+  work.launch = std::make_unique<gfx::Execution>(
+      object, *work.found.kernel, work.grid, std::move(work.arguments), memory_, pools_, manner_);
 }
 
 bool GfxRuntime::idle() {
@@ -243,11 +243,11 @@ std::optional<std::string> GfxRuntime::abandon() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_gfx_backend(std::string_view chip) {
+std::unique_ptr<Backend> make_gfx_backend(std::string_view chip, const gfx::Manner& manner) {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
     throw Unavailable{fmt::format("{} backend: this CPU has no AVX2 and FMA", chip)};
   try {
-    return make_gpu_backend(std::make_unique<GfxRuntime>(chip));
+    return make_gpu_backend(std::make_unique<GfxRuntime>(chip, manner));
   } catch (const gfx::Unsupported& unsupported) {
     throw Unavailable{fmt::format("{} backend: {}", chip, unsupported.message)};
   }
