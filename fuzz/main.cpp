@@ -71,8 +71,8 @@ void add_stage(CLI::App& command, CommonOptions& common) {
 }
 
 void add_backend(CLI::App& command, CommonOptions& common) {
-  command.add_option("--backend", common.backend,
-                     "host, amd, nvidia, gfx942, gfx950 or plugin:PATH")
+  command
+      .add_option("--backend", common.backend, "host, amd, nvidia, gfx942, gfx950 or plugin:PATH")
       ->capture_default_str();
 }
 
