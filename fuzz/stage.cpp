@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "fuzz/placement.hpp"
-
 #include "fuzz/chain.hpp"
+#include "fuzz/placement.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 
@@ -125,7 +125,7 @@ const Stage& find_stage(std::string_view name) {
     if (stage.name == name) return stage;
     names.push_back(stage.name);
   }
-  refuse("no stage '{}'; the stages are {}", name, fmt::join(names, ", "));
+  refuse("no stage '{}'; the stages are {}", excerpt(name), fmt::join(names, ", "));
 }
 
 std::vector<const Stage*> select_stages(std::string_view names) {

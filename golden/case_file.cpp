@@ -7,6 +7,7 @@
 #include "golden/load.hpp"
 #include "golden/seal.hpp"
 #include "golden/tensor_data.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 namespace {
@@ -293,7 +294,7 @@ Contract contract_from(const std::string& text, const FilePlace& place) {
   try {
     return Contract::parse(text);
   } catch (const Refusal& refusal) {
-    content_error(place, "attribute 'contract' is '{}': {}", text, refusal.what());
+    content_error(place, "attribute 'contract' is '{}': {}", excerpt(text), refusal.what());
   }
 }
 
@@ -344,7 +345,8 @@ void check_titles(const std::vector<Case>& cases) {
 std::vector<Case> cases_from_tree(const TreeGroup& root) {
   AttributeReader attributes(root.attributes, {});
   if (attributes.text("format") != kCaseFormat)
-    content_error({}, "format is '{}', must be {}", attributes.text("format"), kCaseFormat);
+    content_error({}, "format is '{}', must be {}", excerpt(attributes.text("format")),
+                  kCaseFormat);
   if (attributes.integer("schema") != kSchema)
     content_error({}, "attribute 'schema' is {}, this program reads {}",
                   attributes.integer("schema"), kSchema);

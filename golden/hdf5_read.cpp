@@ -6,6 +6,7 @@
 
 #include "golden/hdf5_handle.hpp"
 #include "golden/tree.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 
@@ -77,7 +78,7 @@ class HdfReader {
     const auto* format = std::get_if<std::string>(&value);
     if (format == nullptr) content_error({}, "attribute 'format' is not text; must be {}", known);
     if (std::find(formats.begin(), formats.end(), *format) == formats.end())
-      content_error({}, "format is '{}', must be {}", *format, known);
+      content_error({}, "format is '{}', must be {}", excerpt(*format), known);
   }
 
   void count_object(const FilePlace& place) {

@@ -5,6 +5,7 @@
 
 #include "golden/load.hpp"
 #include "golden/tensor_data.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 namespace {
@@ -211,7 +212,8 @@ Recording recording_from_tree(const TreeGroup& root) {
   AttributeReader attributes(root.attributes, {});
   Recording recording;
   if (attributes.text("format") != kRecordingFormat)
-    content_error({}, "format is '{}', must be {}", attributes.text("format"), kRecordingFormat);
+    content_error({}, "format is '{}', must be {}", excerpt(attributes.text("format")),
+                  kRecordingFormat);
   const std::int64_t count = attributes.integer("cases");
   recording.stage = attributes.text("stage");
   recording.source = attributes.text("source");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "reference/error.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 namespace {
@@ -70,10 +71,11 @@ StoredType stored_type(DType type) {
 
 DType dtype_from_attribute(const std::string& name, StoredType stored, const FilePlace& place) {
   const auto type = dtype_from_name(name);
-  if (!type) content_error(place, "attribute 'dtype' is '{}', which is no known type", name);
+  if (!type)
+    content_error(place, "attribute 'dtype' is '{}', which is no known type", excerpt(name));
   if (stored_type(*type) != stored)
     content_error(place, "attribute 'dtype' is '{}', but the elements are stored as another type",
-                  name);
+                  excerpt(name));
   return *type;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reference/error.hpp"
+#include "reference/excerpt.hpp"
 
 namespace monoref {
 namespace {
@@ -154,7 +155,8 @@ std::string joined(const Items& items, Name name) {
 
 void apply(Contract& contract, std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
-  if (equals == std::string_view::npos) refuse("contract: '{}' is not field=value", assignment);
+  if (equals == std::string_view::npos)
+    refuse("contract: '{}' is not field=value", excerpt(assignment));
   const std::string_view name = assignment.substr(0, equals);
   const std::string_view value = assignment.substr(equals + 1);
   for (const FieldAccess& access : accesses()) {
@@ -162,12 +164,12 @@ void apply(Contract& contract, std::string_view assignment) {
     const auto& values = access.field.values;
     const auto found = std::find(values.begin(), values.end(), value);
     if (found == values.end())
-      refuse("contract: {} is '{}', must be one of {}", name, value,
+      refuse("contract: {} is '{}', must be one of {}", name, excerpt(value),
              joined(values, [](std::string_view v) { return v; }));
     access.set(contract, static_cast<std::uint8_t>(found - values.begin()));
     return;
   }
-  refuse("contract: no field '{}'; the fields are {}", name,
+  refuse("contract: no field '{}'; the fields are {}", excerpt(name),
          joined(accesses(), [](const FieldAccess& a) { return a.field.name; }));
 }
 
@@ -178,7 +180,7 @@ Contract Contract::parse(std::string_view text) {
   const auto preset = std::find_if(presets().begin(), presets().end(),
                                    [&](const Preset& p) { return p.name == name; });
   if (preset == presets().end())
-    refuse("contract: no preset '{}'; the presets are {}", name,
+    refuse("contract: no preset '{}'; the presets are {}", excerpt(name),
            joined(presets(), [](const Preset& p) { return p.name; }));
   Contract contract = preset->contract;
   std::vector<std::string_view> given;
@@ -187,7 +189,7 @@ Contract Contract::parse(std::string_view text) {
     const std::string_view assignment = text.substr(0, text.find(','));
     const std::string_view field = assignment.substr(0, assignment.find('='));
     if (std::find(given.begin(), given.end(), field) != given.end())
-      refuse("contract: '{}' is given twice", field);
+      refuse("contract: '{}' is given twice", excerpt(field));
     given.push_back(field);
     apply(contract, assignment);
   }
