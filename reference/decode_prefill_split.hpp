@@ -42,8 +42,9 @@ struct DecodePrefillSplitInput {
 /// than they add up to, and a threshold below 1.
 DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input);
 
-/// The original's own check of a split, "split mismatch" (deepseek-indexer-metadata: build):
-/// refuses one that does not hold `requests` requests and `num_tokens` tokens.
+/// The original's own check of a split, "split mismatch"
+/// (deepseek-indexer-metadata: DeepseekV32IndexerMetadataBuilder.build): refuses one that does not
+/// hold `requests` requests and `num_tokens` tokens.
 void check_split(std::string_view stage, const DecodePrefillSplit& split, std::int64_t requests,
                  std::int64_t num_tokens);
 

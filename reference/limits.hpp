@@ -33,7 +33,7 @@ inline constexpr std::int64_t kAddressedElements = std::int64_t{1} << 20;
 inline constexpr std::int64_t kCacheRanks = 64;
 inline constexpr std::int64_t kInterleave = std::int64_t{1} << 20;
 inline constexpr std::int64_t kCompressRatio = std::int64_t{1} << 20;
-inline constexpr std::int64_t kStorageBlock = std::int64_t{1} << 16;
+inline constexpr std::int64_t kStorageBlock = std::int64_t{1} << 17;
 /// Key rows of all chunks of a step's prefills: a workspace has 40 times 163,840.
 inline constexpr std::int64_t kKeyRows = std::int64_t{1} << 23;
 /// Entries of a step's expanded block table: a step of the model has some 10^6.

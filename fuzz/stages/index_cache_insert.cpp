@@ -250,7 +250,8 @@ Tensor recorded_cache(const Tensor& buffer, std::int64_t head_dim) {
     refuse("index_cache_insert: head_dim is {}, must be 0 to {}", head_dim, buffer.dim(2));
   Layout layout{{buffer.dim(0), buffer.dim(1), head_dim},
                 {buffer.dim(1) * buffer.dim(2), buffer.dim(2), 1},
-                {{0, buffer.layout().elements()}}};
+                {}};
+  if (!buffer.empty()) layout.extents = {{0, buffer.layout().elements()}};
   Tensor cache(buffer.type(), layout);
   cache.set_image(buffer.image());
   return cache;

@@ -1,4 +1,5 @@
 // The command line as a user meets it: exit codes, last lines, JSON, and clear errors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -245,10 +246,13 @@ TEST_F(CommandLine, APluginThatCrashesOverItsOfferIsCrashed) {
 }
 
 TEST_F(CommandLine, APluginRunsWithoutStandardStreams) {
-  EXPECT_EQ(run("fuzz --quiet --stage token_rows --cases 20 --backend plugin:" MONOREF_PLUGIN_RIGHT
-                " <&- >&-")
-                .code,
-            0);
+  for (const char* closed : {"<&- >&-", "<&- 2>&-", "<&- >&- 2>&-"})
+    EXPECT_EQ(run(fmt::format("fuzz --quiet --stage token_rows --cases 20 --backend plugin:{} {}; "
+                              "exit $?",
+                              MONOREF_PLUGIN_RIGHT, closed))
+                  .code,
+              0)
+        << closed;
 }
 
 TEST_F(CommandLine, WhatIsNotHereIs3) {

@@ -93,7 +93,7 @@ std::string spoil_scalar(NamedScalar& scalar, CounterRandom& random) {
 
 std::string spoil(Case& item, CounterRandom& random) {
   const bool has_numbers = item.scalars.size() > 1;
-  if (has_numbers && random.once_in(3)) {
+  if (has_numbers && (item.inputs.empty() || random.once_in(3))) {
     NamedScalar& scalar =
         item.scalars[static_cast<std::size_t>(below(random, item.scalars.size()))];
     return spoil_scalar(scalar, random);

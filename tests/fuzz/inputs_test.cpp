@@ -166,13 +166,15 @@ TEST(StageInputs, NothingMayBeMissing) {
 TEST(StageInputs, NothingMayBeUnknownOrThereTwice) {
   for (const Sound& sound : sound_cases()) {
     Case item = sound.item;
-    item.inputs.push_back({"residul", item.inputs.front().tensor});
+    item.inputs.push_back({"residul", Tensor(DType::kInt32, Layout::dense({1}))});
     EXPECT_TRUE(refusal_of(item).starts_with(
         fmt::format("{}: the case has an input 'residul', must have only ", sound.stage->name)))
         << refusal_of(item);
-    item.inputs.back().name = item.inputs.front().name;
-    EXPECT_EQ(refusal_of(item), fmt::format("{}: the case has an input '{}' twice",
-                                            sound.stage->name, item.inputs.front().name));
+    if (!sound.item.inputs.empty()) {
+      item.inputs.back() = item.inputs.front();
+      EXPECT_EQ(refusal_of(item), fmt::format("{}: the case has an input '{}' twice",
+                                              sound.stage->name, item.inputs.front().name));
+    }
     item = sound.item;
     item.scalars.push_back({"colour", std::int64_t{1}});
     EXPECT_TRUE(refusal_of(item).starts_with(

@@ -446,9 +446,9 @@ TEST(Fp8AttentionPartition, RefusalsNameTheArgument) {
     return refusal_of([&] { fp8_attention_partition_shape(attention.input()); });
   };
   EXPECT_EQ(refusal([](Attention& a) { a.contract.attention_plan = AttentionPlan::kSplits; }),
-            "fp8_attention_partition: attention_plan must be partitions");
+            "fp8_attention_partition: attention_plan is splits, must be partitions");
   EXPECT_EQ(refusal([](Attention& a) { a.contract.attention_operands = AttentionOperands::kBf16; }),
-            "fp8_attention_partition: attention_operands must be fp8");
+            "fp8_attention_partition: attention_operands is bf16, must be fp8");
   EXPECT_EQ(refusal([](Attention& a) { a.k_cache = Tensor(DType::kBFloat16, a.k_cache.layout()); }),
             "fp8_attention_partition: k_cache is bfloat16, must be float8_e4m3fn");
   EXPECT_EQ(refusal([](Attention& a) {
