@@ -175,7 +175,7 @@ struct Visit {
 /// The id of pair `pair` of the launch as the kernel knows it: -1 if it names no expert, or the
 /// shared one in another slot than the last.
 MONOREF_DEVICE std::int32_t known_id(const Down& p, std::int32_t pair) {
-  const std::int32_t id = p.topk_ids[pair];
+  const std::int32_t id = in_global(p.topk_ids)[pair];
   const bool is_shared = id == p.stack.n_routed;
   if (MONOREF_FAULT(down_shared_lost) && is_shared) return -1;
   if (is_shared && pair % p.slots != p.slots - 1) return -1;
@@ -412,7 +412,7 @@ MONOREF_DEVICE float weight_of(const Down& p, const Visit& visit, std::int32_t p
   if (MONOREF_FAULT(down_weight_of_wrong_slot)) pair = pair / p.slots * p.slots;
   if (MONOREF_FAULT(down_shared_weighs_as_routed) && visit.expert == p.stack.n_routed)
     pair = pair / p.slots * p.slots;
-  return p.topk_weights[pair];
+  return in_global(p.topk_weights)[pair];
 }
 
 /// The tokens of a visit, for its team. Their steps of mid are numbered through the launch.
@@ -614,7 +614,7 @@ MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& w
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int32_t row = at.row_tile * kTileRows + i % kTileRows;
     const bool poisoned = (work.poisoned[i % kTileRows] >> i / kTileRows & 1) != 0;
-    p.partial[token * p.hidden() + row] =
+    in_global(p.partial)[token * p.hidden() + row] =
         poisoned ? kCanonicalBf16Nan : bf16_of(total_of(p, work.sums + i));
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/kernels/mx_words.hpp"
+#include "device/kernels/registers.hpp"
 #include "device/simt.hpp"
 
 namespace monoref::kernels {
@@ -87,9 +88,10 @@ struct MatrixRow {
                       unsigned_row % kTileRows * 16;
     if (MONOREF_FAULT(mx_weights_not_shuffled)) at = std::int64_t{row} * row_bytes;
     const std::int32_t columns = stack.scale_columns();
-    return {matrix.codes + at,
-            matrix.scales + shuffled_scale_row(static_cast<std::uint32_t>(matrix.first_row + row),
-                                               static_cast<std::uint32_t>(columns)),
+    return {in_global(matrix.codes + at),
+            in_global(matrix.scales +
+                      shuffled_scale_row(static_cast<std::uint32_t>(matrix.first_row + row),
+                                         static_cast<std::uint32_t>(columns))),
             stack.k / kMxBlock, columns};
   }
 

@@ -43,8 +43,11 @@ struct RowCodes {
   MONOREF_MEMBER void load(const MatrixRow& row, std::int32_t first) {
     MONOREF_UNROLL
     for (int i = 0; i < kLoadRuns; ++i) run[i] = simt::load16(row.run(fp4 ? first / 2 : first, i));
+    // The first one last: where the loads of both formats meet, the compiler for AMD joins their
+    // last stores; to different places, they would be kept in memory.
     MONOREF_UNROLL
-    for (int i = 0; i < kLoadCodes<fp4> / kMxBlock; ++i) scale[i] = row.scale(first / kMxBlock + i);
+    for (int i = kLoadCodes<fp4> / kMxBlock - 1; i >= 0; --i)
+      scale[i] = row.scale(first / kMxBlock + i);
   }
 
   /// True if no code is NaN and all scales are plain.
@@ -286,8 +289,8 @@ struct TokenWords {
       if (at >> bits >= count) continue;
       const TokenRow row = rows(at >> bits);
       const std::int32_t column = k + (at & ((1 << bits) - 1));
-      word[i] = load_word<aligned>(row.codes + column);
-      scale[i] = row.scales[column / kMxBlock];
+      word[i] = load_word<aligned>(in_global(row.codes + column));
+      scale[i] = *in_global(row.scales + column / kMxBlock);
     }
   }
 

@@ -108,7 +108,7 @@ MONOREF_DEVICE std::int32_t gather_pairs(const UpGate& p, std::int32_t expert, s
   MONOREF_KEEP_LOOP
   for (std::int32_t base = 0; base < p.pairs(); base += threads) {
     const std::int32_t pair = base + thread;
-    const bool match = pair < p.pairs() && p.topk_ids[pair] == expert;
+    const bool match = pair < p.pairs() && in_global(p.topk_ids)[pair] == expert;
     const std::uint64_t matches = simt::ballot(match);
     if (simt::lane() == 0) pairs.of_wave[wave] = lanes_of(matches);
     __syncthreads();
@@ -211,20 +211,21 @@ MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Work&
     }
     const std::int64_t place =
         std::int64_t{work.pairs.number[i / kTileRows]} * p.inter + at.row_tile * kTileRows;
-    p.mid[place + i % kTileRows] = bf16_of(swiglu(sum[0], sum[1], p.limit, p.alpha, p.beta));
+    in_global(p.mid)[place + i % kTileRows] =
+        bf16_of(swiglu(sum[0], sum[1], p.limit, p.alpha, p.beta));
   }
 }
 
 /// What a pair without an expert gets: zeros.
 MONOREF_DEVICE void store_zeros(const UpGate& p, std::int32_t pair, const TilePlace& at) {
   if (at.thread < kTileRows)
-    p.mid[std::int64_t{pair} * p.inter + at.row_tile * kTileRows + at.thread] = 0;
+    in_global(p.mid)[std::int64_t{pair} * p.inter + at.row_tile * kTileRows + at.thread] = 0;
 }
 
 /// One tile of rows for all pairs of the expert of `pair`, if that is the first of them.
 /// Block-collective.
 MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at, Work& work) {
-  std::int32_t expert = p.topk_ids[pair];
+  std::int32_t expert = in_global(p.topk_ids)[pair];
   if (MONOREF_FAULT(upg_id_of_padded_row_used) && !p.stack.names_expert(expert)) {
     expert = static_cast<std::int32_t>(static_cast<std::uint32_t>(expert) %
                                        static_cast<std::uint32_t>(p.stack.n_routed));
@@ -238,7 +239,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
   at.matrix = p.stack.matrix(expert);
   std::int32_t count = 1;
   for (std::int32_t first = 0; first < count; first += kTileTokens) {
-    count = gather_pairs(p, p.topk_ids[pair], first, work.pairs);
+    count = gather_pairs(p, in_global(p.topk_ids)[pair], first, work.pairs);
     if (first == 0 && work.pairs.number[0] != pair) return;
     if (MONOREF_FAULT(upg_only_first_tile_of_tokens) && first > 0) return;
     at.tokens = count - first < kTileTokens ? count - first : kTileTokens;

@@ -121,7 +121,7 @@ struct UnitWeights {
 /// k follow each other, then come the next 16 k.
 MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const TilePlace& at) {
   const std::int64_t row_bytes = MONOREF_FAULT(qkv_weights_not_shuffled) ? p.hidden : 16;
-  return p.weights + at.row_tile * kTileRows * p.hidden + at.row * row_bytes;
+  return in_global(p.weights + at.row_tile * kTileRows * p.hidden + at.row * row_bytes);
 }
 
 /// Fault qkv_k_order_natural: permutes a chunk so that the walk through it takes k in ascending
@@ -179,8 +179,8 @@ MONOREF_DEVICE const std::uint8_t* codes_of(const Projection& p, const TilePlace
   const std::int64_t stride = MONOREF_FAULT(qkv_token_stride_ignored) ? p.hidden : p.x8_row_stride;
   std::int32_t chunk = step.first + unit.chunk;
   if (MONOREF_FAULT(qkv_wrong_eighth)) chunk = p.chunks() - 1 - chunk;
-  return p.x8 + (at.first_token + unit.token) * stride + std::int64_t{chunk} * kChunk +
-         unit.piece * 16;
+  return in_global(p.x8 + (at.first_token + unit.token) * stride + std::int64_t{chunk} * kChunk +
+                   unit.piece * 16);
 }
 
 /// 16 bytes from anywhere.
@@ -373,9 +373,11 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int64_t row = at.row_tile * kTileRows + i % kTileRows;
-    const float x_scale = p.x_scale[MONOREF_FAULT(qkv_x_scale_of_first_token) ? 0 : token];
-    const float w_scale = p.w_scale[MONOREF_FAULT(qkv_w_scale_of_wrong_row) ? row ^ 1 : row];
-    p.out[token * p.out_row_stride + row] =
+    const float x_scale =
+        in_global(p.x_scale)[MONOREF_FAULT(qkv_x_scale_of_first_token) ? 0 : token];
+    const float w_scale =
+        in_global(p.w_scale)[MONOREF_FAULT(qkv_w_scale_of_wrong_row) ? row ^ 1 : row];
+    in_global(p.out)[token * p.out_row_stride + row] =
         bf16_of((sum_partials(p, partials, i) * x_scale) * w_scale);
   }
 }
