@@ -74,6 +74,18 @@ std::vector<std::unique_ptr<gfx::CodeObject>> shipped_objects(std::string_view c
   return objects;
 }
 
+/// FLAT instructions count as accesses of shared memory too, so that each wait is for everything;
+/// and what spills to scratch was meant to be in registers.
+TEST_P(Gfx, ShippedKernelsNameTheirMemoryAndSpillNothing) {
+  for (const auto& object : shipped_objects(GetParam())) {
+    for (const gfx::Kernel& kernel : object->kernels)
+      EXPECT_EQ(kernel.private_bytes, 0U) << kernel.name;
+    for (const std::string& text : object->program().text)
+      EXPECT_FALSE(text.starts_with("flat_") || text.starts_with("scratch_"))
+          << object->kernels.front().name << ": " << text;
+  }
+}
+
 /// What the kernels' arithmetic relies on is in their descriptors, not in their instructions.
 TEST_P(Gfx, DescriptorsKeepSubnormalsAndRoundToNearest) {
   std::size_t kernels = 0;
