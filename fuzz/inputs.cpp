@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "reference/fp8_rules.hpp"
-#include "reference/stage_checks.hpp"
+#include "reference/rules/fp8_rules.hpp"
+#include "reference/rules/stage_checks.hpp"
 
 namespace monoref {
 namespace {

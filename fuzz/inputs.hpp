@@ -7,8 +7,8 @@
 #include <string>
 
 #include "fuzz/stage.hpp"
-#include "reference/kv_page_address.hpp"
-#include "reference/limits.hpp"
+#include "reference/core/limits.hpp"
+#include "reference/stages/kv_page_address.hpp"
 
 namespace monoref {
 

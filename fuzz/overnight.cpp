@@ -26,7 +26,7 @@
 
 #include "golden/disk.hpp"
 #include "golden/file_error.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reference/contract.hpp"
+#include "reference/core/contract.hpp"
 
 namespace monoref {
 

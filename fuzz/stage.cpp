@@ -5,7 +5,7 @@
 
 #include "fuzz/chain.hpp"
 #include "fuzz/placement.hpp"
-#include "reference/excerpt.hpp"
+#include "reference/core/excerpt.hpp"
 
 namespace monoref {
 

@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "reference/contract.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/contract.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref {
 

@@ -7,7 +7,7 @@
 #include "golden/load.hpp"
 #include "golden/seal.hpp"
 #include "golden/tensor_data.hpp"
-#include "reference/excerpt.hpp"
+#include "reference/core/excerpt.hpp"
 
 namespace monoref {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "golden/hdf5_handle.hpp"
 #include "golden/tree.hpp"
-#include "reference/excerpt.hpp"
+#include "reference/core/excerpt.hpp"
 
 namespace monoref {
 

@@ -5,7 +5,7 @@
 
 #include "golden/load.hpp"
 #include "golden/tensor_data.hpp"
-#include "reference/excerpt.hpp"
+#include "reference/core/excerpt.hpp"
 
 namespace monoref {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "reference/error.hpp"
-#include "reference/excerpt.hpp"
+#include "reference/core/error.hpp"
+#include "reference/core/excerpt.hpp"
 
 namespace monoref {
 namespace {

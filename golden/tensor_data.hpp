@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "golden/tree.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref {
 

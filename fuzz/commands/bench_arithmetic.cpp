@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "fuzz/eigen/eigen_product.hpp"
+#include "fuzz/micro_benchmarks.hpp"
 #include "fuzz/random.hpp"
-#include "reference/micro_benchmarks.hpp"
-#include "reference/qkv_projection.hpp"
+#include "reference/stages/qkv_projection.hpp"
 
 namespace monoref {
 namespace {

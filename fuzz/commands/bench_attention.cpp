@@ -9,9 +9,9 @@
 
 #include "fuzz/random.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "reference/fp8_attention_partition.hpp"
-#include "reference/index_score.hpp"
-#include "reference/index_select.hpp"
+#include "reference/stages/fp8_attention_partition.hpp"
+#include "reference/stages/index_score.hpp"
+#include "reference/stages/index_select.hpp"
 
 namespace monoref {
 namespace {

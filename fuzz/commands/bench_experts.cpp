@@ -8,8 +8,8 @@
 
 #include "fuzz/eigen/eigen_product.hpp"
 #include "fuzz/stages/expert_content.hpp"
-#include "reference/expert_down.hpp"
-#include "reference/expert_up_gate.hpp"
+#include "reference/stages/expert_down.hpp"
+#include "reference/stages/expert_up_gate.hpp"
 
 namespace monoref {
 namespace {

@@ -8,7 +8,7 @@
 #include "device/kernels/peer_buffers.hpp"
 #include "device/vendor_reduction.hpp"
 #include "fuzz/random.hpp"
-#include "reference/all_reduce.hpp"
+#include "reference/stages/all_reduce.hpp"
 
 namespace monoref {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "fuzz/random.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "reference/all_reduce.hpp"
-#include "reference/moe_route.hpp"
-#include "reference/router.hpp"
+#include "reference/stages/all_reduce.hpp"
+#include "reference/stages/moe_route.hpp"
+#include "reference/stages/router.hpp"
 
 namespace monoref {
 namespace {

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "fuzz/commands/commands.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

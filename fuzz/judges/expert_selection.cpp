@@ -8,7 +8,7 @@
 #include "fuzz/judges/judge.hpp"
 #include "reference/arithmetic/bounded.hpp"
 #include "reference/arithmetic/constants.hpp"
-#include "reference/moe_route.hpp"
+#include "reference/stages/moe_route.hpp"
 
 namespace monoref {
 namespace {

@@ -2,7 +2,7 @@
 // unstated order, a real square root, Triton's division, (x * r) * (1 + w), one rounding to BF16.
 #include "fuzz/judges/judge.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/residual_norm_quant.hpp"
+#include "reference/stages/residual_norm_quant.hpp"
 
 namespace monoref {
 namespace {

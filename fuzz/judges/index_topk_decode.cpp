@@ -2,8 +2,8 @@
 #include "fuzz/judges/judge.hpp"
 #include "reference/arithmetic/bounded.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/index_score.hpp"
-#include "reference/index_select.hpp"
+#include "reference/stages/index_score.hpp"
+#include "reference/stages/index_select.hpp"
 
 #include <algorithm>
 #include <set>

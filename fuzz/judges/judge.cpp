@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdlib>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 OutputJudge::Permitted OutputJudge::permitted(const CodeRange& range) {

@@ -6,7 +6,7 @@
 #include "reference/arithmetic/reduce.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/formats/mx_block.hpp"
-#include "reference/swiglu.hpp"
+#include "reference/rules/swiglu.hpp"
 
 #include <algorithm>
 #include <cmath>

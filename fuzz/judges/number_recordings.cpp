@@ -10,7 +10,7 @@
 #include "reference/formats/convert.hpp"
 #include "reference/formats/e8m0.hpp"
 #include "reference/formats/mx_block.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/weight_layouts.hpp"
 
 namespace monoref {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "fuzz/judges/judge.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/qk_norm_rope.hpp"
-#include "reference/stage_checks.hpp"
+#include "reference/rules/stage_checks.hpp"
+#include "reference/stages/qk_norm_rope.hpp"
 
 namespace monoref {
 namespace {

@@ -1,11 +1,11 @@
 // vLLM's Triton decode attention (upstream-semantics section 6.2): preset vllm-triton.
 #include "fuzz/judges/judge.hpp"
 #include "reference/arithmetic/attention_bounds.hpp"
-#include "reference/attention_tile.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/kv_page_address.hpp"
-#include "reference/sparse_attention.hpp"
-#include "reference/stage_checks.hpp"
+#include "reference/model/sparse_attention.hpp"
+#include "reference/rules/attention_tile.hpp"
+#include "reference/rules/stage_checks.hpp"
+#include "reference/stages/kv_page_address.hpp"
 
 #include <cmath>
 #include <cstring>

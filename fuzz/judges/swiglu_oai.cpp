@@ -4,7 +4,7 @@
 #include "reference/arithmetic/constants.hpp"
 #include "reference/arithmetic/minmax.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/swiglu.hpp"
+#include "reference/rules/swiglu.hpp"
 
 #include "fuzz/judges/judge.hpp"
 #include "fuzz/judges/swiglu_bound.hpp"

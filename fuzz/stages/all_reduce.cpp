@@ -1,5 +1,5 @@
 // all_reduce: generator, reference and kernel side by side.
-#include "reference/all_reduce.hpp"
+#include "reference/stages/all_reduce.hpp"
 
 #include <algorithm>
 #include <array>

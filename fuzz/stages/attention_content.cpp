@@ -5,7 +5,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/kv_content.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

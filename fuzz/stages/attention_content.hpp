@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fuzz/random.hpp"
-#include "reference/contract.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/contract.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref {
 

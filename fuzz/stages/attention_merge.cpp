@@ -1,5 +1,5 @@
 // attention_merge: generator, reference and kernel side by side.
-#include "reference/attention_merge.hpp"
+#include "reference/stages/attention_merge.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // auxiliary_state: generator, reference and kernel side by side.
-#include "reference/auxiliary_state.hpp"
+#include "reference/stages/auxiliary_state.hpp"
 
 #include <algorithm>
 

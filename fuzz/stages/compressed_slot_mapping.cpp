@@ -1,6 +1,6 @@
 // compressed_slot_mapping, with the compressed lengths of the sequences: generator, reference and
 // kernel side by side. The lengths are host code in the original.
-#include "reference/compressed_slot_mapping.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
 
 #include <algorithm>
 #include <limits>

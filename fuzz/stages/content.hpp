@@ -5,7 +5,7 @@
 
 #include "fuzz/params.hpp"
 #include "fuzz/random.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref {
 

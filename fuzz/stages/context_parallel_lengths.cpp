@@ -1,7 +1,7 @@
 // context_parallel_lengths: generator, reference and kernel side by side. The original localises on
 // the host; the kernel run here is the uniform expansion with queries of one token, which does the
 // same to each length.
-#include "reference/context_parallel_lengths.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
 
 #include <algorithm>
 #include <limits>

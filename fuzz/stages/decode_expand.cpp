@@ -1,7 +1,7 @@
 // decode_expand: generator, reference and kernel side by side. The kernel is the uniform expansion;
 // it also gives the lengths of the native and the plain path. Ragged batches are flattened by host
 // code in the original.
-#include "reference/decode_expand.hpp"
+#include "reference/stages/decode_expand.hpp"
 
 #include <algorithm>
 #include <limits>

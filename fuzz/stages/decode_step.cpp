@@ -9,9 +9,9 @@
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/layer_content.hpp"
 #include "fuzz/stages/layer_links.hpp"
-#include "reference/decode_step.hpp"
-#include "reference/stage_checks.hpp"
-#include "reference/step_admission.hpp"
+#include "reference/model/decode_step.hpp"
+#include "reference/model/step_admission.hpp"
+#include "reference/rules/stage_checks.hpp"
 
 namespace monoref {
 namespace {

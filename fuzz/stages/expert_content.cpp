@@ -10,7 +10,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/weight_layouts.hpp"
 
 namespace monoref {
 namespace {

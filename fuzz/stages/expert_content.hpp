@@ -7,7 +7,7 @@
 #include "fuzz/params.hpp"
 #include "fuzz/random.hpp"
 #include "fuzz/stage.hpp"
-#include "reference/expert_weights.hpp"
+#include "reference/rules/expert_weights.hpp"
 
 namespace monoref {
 

@@ -1,5 +1,5 @@
 // expert_down: generator, reference and kernel side by side.
-#include "reference/expert_down.hpp"
+#include "reference/stages/expert_down.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -11,7 +11,7 @@
 #include "fuzz/stages/expert_content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/stage_checks.hpp"
+#include "reference/rules/stage_checks.hpp"
 
 namespace monoref {
 namespace {

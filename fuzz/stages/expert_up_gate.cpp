@@ -1,5 +1,5 @@
 // expert_up_gate: generator, reference and kernel side by side.
-#include "reference/expert_up_gate.hpp"
+#include "reference/stages/expert_up_gate.hpp"
 
 #include <algorithm>
 #include <limits>

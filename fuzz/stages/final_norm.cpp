@@ -1,5 +1,5 @@
 // final_norm: generator, reference and kernel side by side.
-#include "reference/final_norm.hpp"
+#include "reference/stages/final_norm.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/residual_norm_quant.hpp"
+#include "reference/stages/residual_norm_quant.hpp"
 
 namespace monoref {
 namespace {

@@ -8,8 +8,8 @@
 #include "fuzz/params.hpp"
 #include "fuzz/random.hpp"
 #include "golden/case.hpp"
+#include "reference/core/tensor.hpp"
 #include "reference/formats/float_format.hpp"
-#include "reference/tensor.hpp"
 
 namespace monoref {
 

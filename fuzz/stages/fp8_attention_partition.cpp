@@ -1,5 +1,5 @@
 // fp8_attention_partition: generator, reference and kernel side by side.
-#include "reference/fp8_attention_partition.hpp"
+#include "reference/stages/fp8_attention_partition.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -12,7 +12,7 @@
 #include "fuzz/stages/kv_content.hpp"
 #include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "fuzz/stages/glm5next_indexer.hpp"
 #include "fuzz/stages/indexer_content.hpp"
-#include "reference/glm5next_expand_pools.hpp"
+#include "reference/rules/glm5next_expand_pools.hpp"
 
 namespace monoref {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "fuzz/stages/glm5next_indexer.hpp"
 #include "fuzz/stages/indexer_content.hpp"
-#include "reference/glm5next_indexer.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
 
 namespace monoref {
 namespace {

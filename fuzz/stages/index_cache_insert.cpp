@@ -1,5 +1,5 @@
 // index_cache_insert: generator, reference and kernel side by side.
-#include "reference/index_cache_insert.hpp"
+#include "reference/stages/index_cache_insert.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // index_score: generator, reference and kernel side by side.
-#include "reference/index_score.hpp"
+#include "reference/stages/index_score.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

@@ -1,5 +1,5 @@
 // index_select: generator, reference and kernels side by side.
-#include "reference/index_select.hpp"
+#include "reference/stages/index_select.hpp"
 
 #include <algorithm>
 #include <bit>

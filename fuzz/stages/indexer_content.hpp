@@ -11,7 +11,7 @@
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
-#include "reference/context_parallel_lengths.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
 
 namespace monoref {
 

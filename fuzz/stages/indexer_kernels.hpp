@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fuzz/stage.hpp"
-#include "reference/context_parallel_lengths.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
 
 namespace monoref {
 

@@ -1,7 +1,7 @@
 // indexer_metadata_build: the whole builder, reference and kernels side by side. Planning (the
 // split, the chunks, the bounds) is host code in the original and stays the reference's; the arrays
 // that the original computes on the device come from the kernels.
-#include "reference/indexer_metadata_build.hpp"
+#include "reference/stages/indexer_metadata_build.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fuzz/stage.hpp"
-#include "reference/indexer_metadata_build.hpp"
+#include "reference/stages/indexer_metadata_build.hpp"
 
 namespace monoref {
 

@@ -5,7 +5,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
-#include "reference/compressed_slot_mapping.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
 
 namespace monoref {
 namespace {

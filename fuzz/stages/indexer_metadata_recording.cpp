@@ -5,8 +5,8 @@
 
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
-#include "reference/context_parallel_lengths.hpp"
-#include "reference/stage_checks.hpp"
+#include "reference/rules/stage_checks.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
 
 namespace monoref {
 namespace {

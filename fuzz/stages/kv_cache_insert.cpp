@@ -1,5 +1,5 @@
 // kv_cache_insert: generator, reference and kernels side by side.
-#include "reference/kv_cache_insert.hpp"
+#include "reference/stages/kv_cache_insert.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "reference/kv_page_address.hpp"
+#include "reference/stages/kv_page_address.hpp"
 
 namespace monoref {
 

@@ -1,12 +1,12 @@
 // kv_page_address: generator, reference and kernel side by side.
-#include "reference/kv_page_address.hpp"
+#include "reference/stages/kv_page_address.hpp"
 
 #include <algorithm>
 #include <map>
 
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
-#include "reference/page16_rebase.hpp"
+#include "reference/stages/page16_rebase.hpp"
 
 namespace monoref {
 namespace {

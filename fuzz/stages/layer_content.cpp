@@ -10,13 +10,13 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/all_reduce.hpp"
-#include "reference/expert_weights.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/fp8_rules.hpp"
-#include "reference/moe_route.hpp"
-#include "reference/residual_norm_quant.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/expert_weights.hpp"
+#include "reference/rules/fp8_rules.hpp"
+#include "reference/rules/weight_layouts.hpp"
+#include "reference/stages/all_reduce.hpp"
+#include "reference/stages/moe_route.hpp"
+#include "reference/stages/residual_norm_quant.hpp"
 
 namespace monoref {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "fuzz/stages/attention_links.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/all_reduce.hpp"
+#include "reference/stages/all_reduce.hpp"
 
 namespace monoref {
 

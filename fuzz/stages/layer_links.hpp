@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fuzz/chain.hpp"
-#include "reference/block_selection.hpp"
+#include "reference/rules/block_selection.hpp"
 
 namespace monoref {
 

@@ -1,5 +1,5 @@
 // moe_route: generator, reference and kernel side by side.
-#include "reference/moe_route.hpp"
+#include "reference/stages/moe_route.hpp"
 
 #include <algorithm>
 #include <array>

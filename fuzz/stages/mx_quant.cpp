@@ -1,5 +1,5 @@
 // mx_quant: generator, reference and kernel side by side.
-#include "reference/mx_quant.hpp"
+#include "reference/stages/mx_quant.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // o_projection: generator, reference and kernel side by side.
-#include "reference/o_projection.hpp"
+#include "reference/stages/o_projection.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

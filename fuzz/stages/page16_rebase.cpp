@@ -1,5 +1,5 @@
 // page16_rebase: generator, reference and kernel side by side.
-#include "reference/page16_rebase.hpp"
+#include "reference/stages/page16_rebase.hpp"
 
 #include <algorithm>
 

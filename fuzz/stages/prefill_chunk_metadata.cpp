@@ -1,5 +1,5 @@
 // prefill_chunk_metadata: generator, reference and kernels side by side.
-#include "reference/prefill_chunk_metadata.hpp"
+#include "reference/stages/prefill_chunk_metadata.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 // prefill_chunk_split: generator, reference and properties. The original is host code, and so there
 // is no kernel.
-#include "reference/prefill_chunk_split.hpp"
+#include "reference/stages/prefill_chunk_split.hpp"
 
 #include <algorithm>
 #include <limits>

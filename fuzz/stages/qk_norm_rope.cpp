@@ -1,5 +1,5 @@
 // qk_norm_rope: generator, reference and kernel side by side.
-#include "reference/qk_norm_rope.hpp"
+#include "reference/stages/qk_norm_rope.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
-#include "reference/stored_elements.hpp"
+#include "reference/rules/stored_elements.hpp"
 
 namespace monoref {
 namespace {

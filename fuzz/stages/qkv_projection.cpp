@@ -1,5 +1,5 @@
 // qkv_projection: generator, reference and kernel side by side.
-#include "reference/qkv_projection.hpp"
+#include "reference/stages/qkv_projection.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -10,8 +10,8 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
-#include "reference/fp8_rules.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/fp8_rules.hpp"
+#include "reference/rules/weight_layouts.hpp"
 
 namespace monoref {
 namespace {

@@ -1,5 +1,5 @@
 // residual_norm_quant: generator, reference and kernel side by side.
-#include "reference/residual_norm_quant.hpp"
+#include "reference/stages/residual_norm_quant.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

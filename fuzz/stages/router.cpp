@@ -1,5 +1,5 @@
 // router: generator, reference and kernels side by side.
-#include "reference/router.hpp"
+#include "reference/stages/router.hpp"
 
 #include <algorithm>
 #include <array>

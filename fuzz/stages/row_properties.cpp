@@ -6,7 +6,7 @@
 
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

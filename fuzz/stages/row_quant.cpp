@@ -1,5 +1,5 @@
 // row_quant: generator, reference and kernel side by side.
-#include "reference/row_quant.hpp"
+#include "reference/stages/row_quant.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

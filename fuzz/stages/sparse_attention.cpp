@@ -1,6 +1,6 @@
 // sparse_attention: the six stages from index queries to the output projection as one chain, each
 // reading what the one before it left.
-#include "reference/sparse_attention.hpp"
+#include "reference/model/sparse_attention.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -12,7 +12,7 @@
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
 namespace {

@@ -1,5 +1,5 @@
 // sparse_block_table: generator, reference and kernel side by side.
-#include "reference/sparse_block_table.hpp"
+#include "reference/stages/sparse_block_table.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "reference/decode_step.hpp"
+#include "reference/model/decode_step.hpp"
 
 namespace monoref {
 namespace {

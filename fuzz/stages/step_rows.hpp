@@ -8,7 +8,7 @@
 #include "fuzz/random.hpp"
 #include "fuzz/stage.hpp"
 #include "golden/case.hpp"
-#include "reference/block_selection.hpp"
+#include "reference/rules/block_selection.hpp"
 
 namespace monoref {
 

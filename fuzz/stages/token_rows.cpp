@@ -1,5 +1,5 @@
 // token_rows: generator, reference and kernel side by side.
-#include "reference/token_rows.hpp"
+#include "reference/stages/token_rows.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

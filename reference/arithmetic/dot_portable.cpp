@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "reference/fast/isa.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/isa.hpp"
 
 namespace monoref {
 namespace {

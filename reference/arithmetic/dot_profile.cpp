@@ -6,7 +6,7 @@
 
 #include "reference/arithmetic/dot_hopper.hpp"
 #include "reference/arithmetic/dot_portable.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 
 namespace monoref {

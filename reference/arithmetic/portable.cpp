@@ -1,6 +1,6 @@
 #include "reference/arithmetic/portable.hpp"
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 

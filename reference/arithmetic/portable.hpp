@@ -10,8 +10,8 @@
 #include <limits>
 #include <span>
 
+#include "reference/fast/isa.hpp"
 #include "reference/formats/canonical_nan.hpp"
-#include "reference/isa.hpp"
 
 namespace monoref {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "reference/arithmetic/minmax.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
+#include "reference/fast/isa.hpp"
 #include "reference/formats/canonical_nan.hpp"
-#include "reference/isa.hpp"
 
 namespace monoref {
 namespace {

@@ -1,6 +1,6 @@
 #include "reference/formats/convert.hpp"
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

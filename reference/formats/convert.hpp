@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "reference/fast/isa.hpp"
 #include "reference/formats/canonical_nan.hpp"
 #include "reference/formats/float_format.hpp"
-#include "reference/isa.hpp"
 
 namespace monoref {
 

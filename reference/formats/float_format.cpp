@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 
 namespace monoref {

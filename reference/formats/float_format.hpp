@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reference/dtype.hpp"
+#include "reference/core/dtype.hpp"
 
 namespace monoref {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "reference/arithmetic/minmax.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 #include "reference/formats/convert.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reference/arithmetic/code_range.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/convert.hpp"
 #include "tests/formats/recorded_tensors.hpp"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 #include "reference/formats/convert.hpp"
 #include "tests/formats/recorded_tensors.hpp"

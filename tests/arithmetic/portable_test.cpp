@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "reference/arithmetic/minmax.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "tests/arithmetic/ulps.hpp"
 
 namespace monoref {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 
 namespace monoref {

@@ -1,4 +1,4 @@
-#include "reference/kv_cache_insert.hpp"
+#include "reference/stages/kv_cache_insert.hpp"
 
 #include <gtest/gtest.h>
 

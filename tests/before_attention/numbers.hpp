@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "reference/tensor.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref::testing {
 

@@ -1,4 +1,4 @@
-#include "reference/qk_norm_rope.hpp"
+#include "reference/stages/qk_norm_rope.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "reference/qkv_projection.hpp"
+#include "reference/stages/qkv_projection.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/weight_layouts.hpp"
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 

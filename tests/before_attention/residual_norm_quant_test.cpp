@@ -1,4 +1,4 @@
-#include "reference/residual_norm_quant.hpp"
+#include "reference/stages/residual_norm_quant.hpp"
 
 #include <gtest/gtest.h>
 

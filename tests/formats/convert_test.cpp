@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "tests/formats/nearest.hpp"
 
 namespace monoref {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/canonical_nan.hpp"
 #include "tests/formats/nearest.hpp"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "reference/formats/mx_block.hpp"
 
 namespace monoref {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "golden/recording.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref::test {
 

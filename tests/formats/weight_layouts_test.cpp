@@ -1,11 +1,11 @@
 // The layouts of weights and scales: recorded, inverted, and by a second formula.
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/weight_layouts.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 #include "tests/formats/recorded_tensors.hpp"
 
 namespace monoref {

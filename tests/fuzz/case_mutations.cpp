@@ -13,7 +13,7 @@
 #include "golden/case_file.hpp"
 #include "golden/seal.hpp"
 #include "golden/tensor_data.hpp"
-#include "reference/contract.hpp"
+#include "reference/core/contract.hpp"
 
 namespace monoref::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <regex>
 #include <string_view>
 
-#include "reference/contract.hpp"
+#include "reference/core/contract.hpp"
 
 namespace monoref::testing {
 namespace {

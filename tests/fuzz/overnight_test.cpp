@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "fuzz/commands/commands.hpp"
-#include "reference/error.hpp"
+#include "reference/core/error.hpp"
 
 namespace monoref {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "reference/error.hpp"
-#include "reference/indexer_metadata_build.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/error.hpp"
+#include "reference/core/tensor.hpp"
+#include "reference/stages/indexer_metadata_build.hpp"
 
 namespace monoref {
 

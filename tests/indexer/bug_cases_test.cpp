@@ -1,13 +1,13 @@
 // The bug cases of this family, by their ids, with the right values of the bug collection.
 #include <gtest/gtest.h>
 
-#include "reference/compressed_slot_mapping.hpp"
-#include "reference/context_parallel_lengths.hpp"
-#include "reference/decode_expand.hpp"
-#include "reference/glm5next_indexer.hpp"
-#include "reference/indexer_metadata_build.hpp"
-#include "reference/prefill_chunk_metadata.hpp"
-#include "reference/prefill_chunk_split.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
+#include "reference/stages/decode_expand.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
+#include "reference/stages/indexer_metadata_build.hpp"
+#include "reference/stages/prefill_chunk_metadata.hpp"
+#include "reference/stages/prefill_chunk_split.hpp"
 #include "tests/indexer/batch.hpp"
 
 namespace monoref {

@@ -2,7 +2,7 @@
 // out by hand from the original's text.
 #include <gtest/gtest.h>
 
-#include "reference/glm5next_indexer.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
 #include "tests/indexer/batch.hpp"
 
 namespace monoref {

@@ -8,7 +8,7 @@
 
 #include "fuzz/runner.hpp"
 #include "golden/recording.hpp"
-#include "reference/glm5next_indexer.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
 
 namespace monoref {
 namespace {

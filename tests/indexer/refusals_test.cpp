@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "reference/compressed_slot_mapping.hpp"
-#include "reference/context_parallel_lengths.hpp"
-#include "reference/glm5next_expand_pools.hpp"
-#include "reference/glm5next_indexer.hpp"
+#include "reference/rules/glm5next_expand_pools.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
+#include "reference/stages/context_parallel_lengths.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
 #include "tests/indexer/batch.hpp"
 
 namespace monoref {

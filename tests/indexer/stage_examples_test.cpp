@@ -4,11 +4,11 @@
 
 #include <limits>
 
-#include "reference/compressed_slot_mapping.hpp"
-#include "reference/decode_prefill_split.hpp"
-#include "reference/glm5next_expand_pools.hpp"
-#include "reference/glm5next_indexer.hpp"
-#include "reference/integer_division.hpp"
+#include "reference/rules/decode_prefill_split.hpp"
+#include "reference/rules/glm5next_expand_pools.hpp"
+#include "reference/rules/integer_division.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
+#include "reference/stages/glm5next_indexer.hpp"
 #include "tests/indexer/batch.hpp"
 
 namespace monoref {

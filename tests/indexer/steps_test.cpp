@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "reference/compressed_slot_mapping.hpp"
+#include "reference/stages/compressed_slot_mapping.hpp"
 #include "tests/indexer/batch.hpp"
 
 namespace monoref {

@@ -1,4 +1,4 @@
-#include "reference/all_reduce.hpp"
+#include "reference/stages/all_reduce.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <vector>
 
-#include "reference/attention_merge.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/fp8_attention_partition.hpp"
-#include "reference/fp8_rules.hpp"
+#include "reference/rules/fp8_rules.hpp"
+#include "reference/stages/attention_merge.hpp"
+#include "reference/stages/fp8_attention_partition.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref::testing {

@@ -1,4 +1,4 @@
-#include "reference/attention_merge.hpp"
+#include "reference/stages/attention_merge.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/auxiliary_state.hpp"
+#include "reference/stages/auxiliary_state.hpp"
 
 #include <gtest/gtest.h>
 

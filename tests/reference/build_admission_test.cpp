@@ -1,4 +1,4 @@
-#include "reference/build_admission.hpp"
+#include "reference/model/build_admission.hpp"
 
 #include <gtest/gtest.h>
 

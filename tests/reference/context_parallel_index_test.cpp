@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "reference/formats/convert.hpp"
-#include "reference/index_score.hpp"
-#include "reference/index_select.hpp"
+#include "reference/stages/index_score.hpp"
+#include "reference/stages/index_select.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref {

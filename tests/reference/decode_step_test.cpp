@@ -1,12 +1,12 @@
-#include "reference/decode_step.hpp"
+#include "reference/model/decode_step.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <utility>
 
-#include "reference/final_norm.hpp"
 #include "reference/formats/convert.hpp"
+#include "reference/stages/final_norm.hpp"
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <optional>
 
-#include "reference/expert_weights.hpp"
 #include "reference/formats/convert.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/expert_weights.hpp"
+#include "reference/rules/weight_layouts.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref::testing {

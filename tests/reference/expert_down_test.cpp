@@ -1,4 +1,4 @@
-#include "reference/expert_down.hpp"
+#include "reference/stages/expert_down.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "reference/expert_up_gate.hpp"
+#include "reference/stages/expert_up_gate.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "reference/expert_panel.hpp"
+#include "reference/fast/expert_panel.hpp"
 #include "tests/reference/expert_data.hpp"
 
 namespace monoref {

@@ -1,4 +1,4 @@
-#include "reference/final_norm.hpp"
+#include "reference/stages/final_norm.hpp"
 
 #include <gtest/gtest.h>
 

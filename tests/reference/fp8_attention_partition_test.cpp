@@ -1,4 +1,4 @@
-#include "reference/fp8_attention_partition.hpp"
+#include "reference/stages/fp8_attention_partition.hpp"
 
 #include <gtest/gtest.h>
 

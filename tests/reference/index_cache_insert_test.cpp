@@ -1,4 +1,4 @@
-#include "reference/index_cache_insert.hpp"
+#include "reference/stages/index_cache_insert.hpp"
 
 #include <gtest/gtest.h>
 

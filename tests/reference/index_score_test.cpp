@@ -1,4 +1,4 @@
-#include "reference/index_score.hpp"
+#include "reference/stages/index_score.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/index_select.hpp"
+#include "reference/stages/index_select.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "reference/kv_page_address.hpp"
+#include "reference/stages/kv_page_address.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "reference/page16_rebase.hpp"
+#include "reference/stages/page16_rebase.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref {

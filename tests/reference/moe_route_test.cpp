@@ -1,4 +1,4 @@
-#include "reference/moe_route.hpp"
+#include "reference/stages/moe_route.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/mx_quant.hpp"
+#include "reference/stages/mx_quant.hpp"
 
 #include <gtest/gtest.h>
 

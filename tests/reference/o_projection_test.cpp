@@ -1,9 +1,9 @@
-#include "reference/o_projection.hpp"
+#include "reference/stages/o_projection.hpp"
 
 #include <gtest/gtest.h>
 
 #include "reference/formats/convert.hpp"
-#include "reference/weight_layouts.hpp"
+#include "reference/rules/weight_layouts.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref {

@@ -1,4 +1,4 @@
-#include "reference/page16_rebase.hpp"
+#include "reference/stages/page16_rebase.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/router.hpp"
+#include "reference/stages/router.hpp"
 
 #include <gtest/gtest.h>
 

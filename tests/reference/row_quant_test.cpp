@@ -1,4 +1,4 @@
-#include "reference/row_quant.hpp"
+#include "reference/stages/row_quant.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/shapes.hpp"
+#include "reference/model/shapes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/sparse_attention.hpp"
+#include "reference/model/sparse_attention.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "reference/arithmetic/attention_bounds.hpp"
 #include "reference/arithmetic/code_range.hpp"
-#include "reference/attention_tile.hpp"
-#include "reference/sparse_block_table.hpp"
+#include "reference/rules/attention_tile.hpp"
+#include "reference/stages/sparse_block_table.hpp"
 #include "tests/reference/attention_data.hpp"
 
 namespace monoref {

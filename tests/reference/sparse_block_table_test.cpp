@@ -1,4 +1,4 @@
-#include "reference/sparse_block_table.hpp"
+#include "reference/stages/sparse_block_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "reference/error.hpp"
-#include "reference/tensor.hpp"
+#include "reference/core/error.hpp"
+#include "reference/core/tensor.hpp"
 
 namespace monoref::testing {
 

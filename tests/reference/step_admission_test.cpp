@@ -1,4 +1,4 @@
-#include "reference/step_admission.hpp"
+#include "reference/model/step_admission.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/swiglu.hpp"
+#include "reference/rules/swiglu.hpp"
 
 #include <gtest/gtest.h>
 

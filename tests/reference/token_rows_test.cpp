@@ -1,12 +1,11 @@
-#include "reference/token_rows.hpp"
+#include "reference/stages/token_rows.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "reference/sparse_block_table.hpp"
-#include "reference/step_admission.hpp"
-#include "reference/step_tables.hpp"
+#include "reference/model/step_admission.hpp"
+#include "reference/stages/sparse_block_table.hpp"
 #include "tests/reference/stage_test.hpp"
 
 namespace monoref {
@@ -87,17 +86,6 @@ TEST(TokenRows, T02TheSparseTableOfAPaddedRequestHasContextZero) {
                              .decode_query_len = 2},
                             {pages.view<std::int32_t, 2>(), contexts.view<std::int32_t, 1>()});
   EXPECT_EQ(values(contexts), (Numbers{9, 10, 6, 7, 11, 12, 0, 0}));
-}
-
-TEST(TokenRows, T02TheMonoKernelsGiveAPaddedRowContextOne) {
-  const Rows rows = expand(distinct_table(2, 1), ints({2}, {5, 0}), 3, 6);
-  const Tensor slots = testing::longs({2, 3, 4, -1, -1, -1});
-  const StepTables tables{reading<2>(rows.block_table), reading<1>(rows.seq_lens),
-                          slots.view<std::int64_t, 1>(), 3};
-  Numbers contexts;
-  for (std::int64_t row = 0; row < tables.rows(); ++row)
-    contexts.push_back(tables.mono_context(row));
-  EXPECT_EQ(contexts, (Numbers{3, 4, 5, 1, 1, 1}));
 }
 
 // Ragged batches are the decode expansion's. This stage has one q for all requests: it maps the
