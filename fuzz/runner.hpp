@@ -77,7 +77,7 @@ struct JudgeOptions {
   std::vector<Runner*> runners;
   bool properties = false;        ///< also the stage's properties, on reference and runners
   const Case* earlier = nullptr;  ///< also run as the second step through `earlier`'s buffers
-  JudgeSteps step = {};
+  JudgeSteps step;
 };
 
 /// Runs and compares everything there is to compare about a case. Never throws for bad input: a

@@ -52,7 +52,7 @@ struct InputSpec {
   std::vector<std::string> axes;
   InputStorage storage = InputStorage::kDense;
   bool optional = false;
-  std::string_view variant = {};  ///< the only one that has it; empty: all have
+  std::string_view variant;  ///< the only one that has it; empty: all have
 
   InputSpec of(std::string_view the_variant) &&;
   std::size_t rank() const { return axes.size(); }
@@ -74,9 +74,9 @@ struct ScalarSpec {
   Kind kind = Kind::kInteger;
   std::int64_t low = 0, high = 0, multiple = 1;
   double least = 0, most = 0;  ///< a NaN is in no range
-  std::vector<std::string_view> words = {};
+  std::vector<std::string_view> words;
   bool optional = false;
-  std::string_view variant = {};
+  std::string_view variant;
 
   static ScalarSpec integer(std::string name, std::int64_t low, std::int64_t high,
                             std::int64_t multiple = 1);
@@ -234,7 +234,7 @@ struct Stage {
   std::vector<SizeSpec> sizes;
   std::vector<ScalarSpec> scalars;
   /// The scalar, a word, that says which of several forms a case has. Empty: there is one form.
-  std::string_view variant = {};
+  std::string_view variant;
 
   /// Deterministic: the same arguments give the same bits. Fills everything but the line.
   std::function<Case(const Params&, const Contract&, std::uint64_t seed)> build;
