@@ -13,12 +13,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -243,20 +247,121 @@ class Server {
   const monoref_plugin* plugin_ = nullptr;
 };
 
+// ---- all that a library starts ------------------------------------------------------------------
+
+/// What /proc says of a process.
+struct ProcessFacts {
+  pid_t process = 0;
+  pid_t parent = 0;
+  char state = ' ';
+  double seconds = 0;  ///< of processor time, with that of children that were waited for
+};
+
+/// The numbers of /proc/N/stat from the parent on: `text` begins behind the process's state.
+std::optional<ProcessFacts> facts_from(std::string_view text) {
+  static const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  constexpr std::size_t kUser = 10;  // and behind it: system, the children's user and system
+  std::array<std::int64_t, kUser + 4> numbers{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::int64_t& number : numbers) {
+    at = std::find_if(at, end, [](char c) { return c != ' '; });
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error != std::errc{}) return std::nullopt;
+    at = next;
+  }
+  ProcessFacts facts;
+  facts.parent = static_cast<pid_t>(numbers[0]);
+  for (std::size_t i = kUser; i < numbers.size(); ++i)
+    facts.seconds += tick * static_cast<double>(numbers[i]);
+  return facts;
+}
+
+std::optional<ProcessFacts> facts_of(const char* process) {
+  char text[512];
+  const int file = open(fmt::format("/proc/{}/stat", process).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  const ssize_t got = read(file, text, sizeof text);
+  close(file);
+  const std::string_view all(text, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  // The name in parentheses may hold anything, also parentheses.
+  const std::size_t name_end = all.rfind(')');
+  if (name_end == all.npos || name_end + 3 > all.size()) return std::nullopt;
+  auto facts = facts_from(all.substr(name_end + 3));
+  if (!facts) return std::nullopt;
+  facts->state = all[name_end + 2];
+  facts->process = static_cast<pid_t>(std::strtol(process, nullptr, 10));
+  return facts;
+}
+
+/// All processes below this one, whatever session or group they went to: an orphan is handed to the
+/// nearest process above it that asked for that (PR_SET_CHILD_SUBREAPER), which this one must have.
+std::vector<ProcessFacts> descendants() {
+  std::vector<ProcessFacts> others;
+  std::vector<ProcessFacts> found;
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return found;
+  while (const dirent* const entry = readdir(processes))
+    if (entry->d_name[0] >= '0' && entry->d_name[0] <= '9')
+      if (const auto facts = facts_of(entry->d_name)) others.push_back(*facts);
+  closedir(processes);
+  std::set<pid_t> family{getpid()};
+  for (bool grows = true; grows;) {
+    const auto behind = std::partition(others.begin(), others.end(), [&](const ProcessFacts& one) {
+      return !family.contains(one.parent);
+    });
+    grows = behind != others.end();
+    for (auto one = behind; one != others.end(); ++one) family.insert(one->process);
+    found.insert(found.end(), behind, others.end());
+    others.erase(behind, others.end());
+  }
+  return found;
+}
+
+/// Kills everything below this process, also what is started meanwhile.
+void end_descendants() {
+  constexpr int kTries = 10'000;  // ten seconds: what a driver holds back for longer is left to it
+  for (int i = 0; i < kTries; ++i) {
+    bool is_any = false;
+    for (const ProcessFacts& one : descendants()) {
+      if (one.state == 'Z') continue;
+      kill(one.process, SIGKILL);
+      is_any = true;
+    }
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (!is_any) return;
+    usleep(1000);
+  }
+}
+
 // ---- the server's parent ----------------------------------------------------------------------
 
-/// On the death of the supervisor.
-void end_group(int) {
-  kill(0, SIGKILL);
+/// The signals that the server's parent waits for: the death of the supervisor, and of the server.
+sigset_t parent_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGCHLD);
+  return signals;
 }
 
 /// Ends as the server did. Signals that the harness handles mean here what they mean elsewhere.
 [[noreturn]] void stand_between(pid_t server) {
+  const sigset_t signals = parent_signals();
   int status = 0;
-  while (waitpid(server, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(server, &status, WNOHANG) == 0) {
+    int which = 0;
+    sigwait(&signals, &which);
+    if (which != SIGTERM) continue;
+    end_descendants();
+    _exit(71);
   }
   if (WIFSIGNALED(status)) {
     signal(WTERMSIG(status), SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     raise(WTERMSIG(status));
   }
   _exit(WEXITSTATUS(status));
@@ -264,7 +369,8 @@ void end_group(int) {
 
 /// In a process that was just forked: forgets the harness's handlers, and leads a group.
 void begin_group() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(number, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD})
+    signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -273,48 +379,19 @@ void begin_group() {
 
 // ---- the supervisor ----------------------------------------------------------------------------
 
-/// What the processes of a group have done.
-struct GroupState {
-  double seconds = 0;  ///< of processor time, with that of children that were waited for
+/// What the library's processes have done.
+struct WorkDone {
+  double seconds = 0;  ///< of processor time
   bool busy = false;   ///< one of them runs, or waits for a processor
 };
 
-GroupState state_of(pid_t group) {
-  static const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
-  GroupState state;
-  DIR* const processes = opendir("/proc");
-  if (processes == nullptr) return state;
-  while (const dirent* const entry = readdir(processes)) {
-    if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    char text[512];
-    const int file =
-        open(fmt::format("/proc/{}/stat", entry->d_name).c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) continue;
-    const ssize_t got = read(file, text, sizeof text - 1);
-    close(file);
-    if (got <= 0) continue;
-    text[got] = '\0';
-    // The name in parentheses may hold anything, also parentheses.
-    const char* const after_name = std::strrchr(text, ')');
-    char letter = 0;
-    int process_group = 0;
-    unsigned long user = 0;
-    unsigned long system = 0;
-    long children_user = 0;
-    long children_system = 0;
-    if (after_name == nullptr ||
-        std::sscanf(after_name + 1, " %c %*d %d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld",
-                    &letter, &process_group, &user, &system, &children_user,
-                    &children_system) != 6 ||
-        process_group != group)
-      continue;
-    state.seconds +=
-        tick * (static_cast<double>(user) + static_cast<double>(system) +
-                static_cast<double>(children_user) + static_cast<double>(children_system));
-    state.busy = state.busy || letter == 'R';
+WorkDone work_done() {
+  WorkDone done;
+  for (const ProcessFacts& one : descendants()) {
+    done.seconds += one.seconds;
+    done.busy = done.busy || one.state == 'R';
   }
-  closedir(processes);
-  return state;
+  return done;
 }
 
 /// What the library prints, on its way to the standard error of the harness. Ends in a whole line
@@ -360,12 +437,11 @@ class PrintedText {
   char last_ = '\n';
 };
 
-/// The time that a group has for a call. A machine that is busy with other things does not count:
-/// only processor time does, and looks at which all of the group was asleep.
+/// The time that the library's processes have for a call. A machine that is busy with other things
+/// does not count: only processor time does, and looks at which all of them were asleep.
 class Allowance {
  public:
-  Allowance(pid_t group, double seconds)
-      : group_(group), seconds_(seconds), interval_(std::min(kInterval, seconds)) {}
+  explicit Allowance(double seconds) : seconds_(seconds), interval_(std::min(kInterval, seconds)) {}
 
   /// Until the next look, in milliseconds.
   int wait_ms() const {
@@ -373,13 +449,13 @@ class Allowance {
   }
   bool due() const { return seconds_since_start() >= next_; }
 
-  /// Looks at the group: kReturned while it may go on.
+  /// Looks at them: kReturned while they may go on.
   Outcome look() {
-    const GroupState state = state_of(group_);
-    if (before_ < 0) before_ = state.seconds;
-    if (!state.busy) asleep_ += interval_;
+    const WorkDone done = work_done();
+    if (before_ < 0) before_ = done.seconds;
+    if (!done.busy) asleep_ += interval_;
     next_ = seconds_since_start() + interval_;
-    if (state.seconds - before_ >= seconds_) return Outcome::kOverTime;
+    if (done.seconds - before_ >= seconds_) return Outcome::kOverTime;
     return asleep_ >= kSleepFactor * seconds_ ? Outcome::kAsleep : Outcome::kReturned;
   }
 
@@ -391,7 +467,6 @@ class Allowance {
   }
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  pid_t group_;
   double seconds_;
   double interval_;
   double next_ = interval_;
@@ -442,7 +517,9 @@ class Watcher {
 
   [[noreturn]] void serve_in_group(int socket) {
     begin_group();
-    signal(SIGTERM, end_group);
+    const sigset_t signals = parent_signals();
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     const rlimit no_core{0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
@@ -453,7 +530,7 @@ class Watcher {
       close(socket);
       stand_between(server);
     }
-    signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_UNBLOCK, &signals, nullptr);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(71);
     printed_.become_output();
@@ -462,7 +539,7 @@ class Watcher {
 
   /// The server's reply, or what became of it.
   Reply await(double seconds) {
-    Allowance allowance(group_, seconds);
+    Allowance allowance(seconds);
     for (;;) {
       pollfd waiting[]{
           {server_socket_, POLLIN, 0}, {printed_.from(), POLLIN, 0}, {harness_, POLLIN, 0}};
@@ -513,6 +590,7 @@ class Watcher {
     int status = 0;
     while (waitpid(group_, &status, 0) < 0 && errno == EINTR) {
     }
+    end_descendants();  // that have left the group
     close(server_socket_);
     group_ = -1;
     return status;
@@ -547,6 +625,7 @@ SupervisorHandle start_supervisor(int memory_file, const std::string& path) {
     dup2(file_copy, kFile);
     close_range(kFile + 1, ~0U, 0);
     begin_group();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGPIPE, SIG_IGN);
     Watcher(kSocket, kFile, path).watch();
   }

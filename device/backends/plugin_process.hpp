@@ -8,8 +8,9 @@
 // server maps between pages without access.
 //
 // Between supervisor and server stands the server's parent, which a library may kill without
-// taking the supervisor along. It leads the process group of everything that the library starts,
-// and the group dies with it.
+// taking the supervisor along. It leads the process group of everything that the library starts.
+// What leaves the group (setsid) or loses its parent stays below the supervisor, which all of them
+// die with.
 #pragma once
 
 #include <sys/types.h>

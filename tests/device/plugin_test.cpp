@@ -152,9 +152,11 @@ TEST_F(PluginTest, Hangs) {
 }
 
 TEST_F(PluginTest, HangsInAChild) {
-  const PluginReport report = plugin_.run(call("hang_in_child"), 0.2);
-  EXPECT_EQ(report.status, PluginStatus::kHung);
-  EXPECT_EQ(report.message, "the plugin ran at the time limit of 0.2 s");
+  for (const char* const stage : {"hang_in_child", "hang_in_session"}) {
+    const PluginReport report = plugin_.run(call(stage), 0.2);
+    EXPECT_EQ(report.status, PluginStatus::kHung);
+    EXPECT_EQ(report.message, "the plugin ran at the time limit of 0.2 s") << stage;
+  }
 }
 
 TEST_F(PluginTest, WaitsForALongerTimeThanItComputes) {
@@ -187,6 +189,28 @@ TEST_F(PluginTest, ItsChildrenDieWithIt) {
   wait_for_death(child);
   // A child that keeps the plugin's end of the socket open hides nothing.
   expect_crash("crash_before_child", "the plugin died of signal 6");
+}
+
+// A session of its own, and a parent that is gone, take no process out of reach.
+TEST_F(PluginTest, ItsDaemonsDieWithIt) {
+  const auto leave_daemon = [&](Plugin& plugin) {
+    return std::stoi(plugin.run(call("leave_daemon"), 10).message);
+  };
+  for (const char* const end : {"abort", "kill_parent"}) {
+    const int daemon = leave_daemon(plugin_);
+    expect_crash(end, "the plugin died of signal ");
+    wait_for_death(daemon);
+  }
+  int daemon = 0;
+  {
+    Plugin other(kSample);
+    daemon = leave_daemon(other);
+  }
+  wait_for_death(daemon);
+  Plugin orphaned(kSample);
+  daemon = leave_daemon(orphaned);
+  EXPECT_EQ(orphaned.run(call("kill_supervisor"), 10).status, PluginStatus::kCrashed);
+  wait_for_death(daemon);
 }
 
 TEST_F(PluginTest, KillsItsParent) {

@@ -72,6 +72,27 @@ static int leave_child(const monoref_call* call) {
   return MONOREF_REFUSED;
 }
 
+/* The same, with one in a session of its own whose parent is gone. */
+static int leave_daemon(const monoref_call* call) {
+  int ends[2];
+  if (pipe(ends) != 0) return MONOREF_FAILED;
+  const pid_t child = fork();
+  if (child == 0) {
+    setsid();
+    const pid_t daemon = fork();
+    if (daemon == 0)
+      for (;;) pause();
+    _exit(write(ends[1], &daemon, sizeof daemon) == sizeof daemon ? 0 : 1);
+  }
+  pid_t daemon = 0;
+  waitpid(child, NULL, 0);
+  if (read(ends[0], &daemon, sizeof daemon) != sizeof daemon) return MONOREF_FAILED;
+  close(ends[0]);
+  close(ends[1]);
+  snprintf(call->message, call->message_capacity, "%d", (int)daemon);
+  return MONOREF_REFUSED;
+}
+
 static pid_t parent_of(pid_t process) {
   char path[64];
   int parent = 0;
@@ -93,8 +114,9 @@ static void run_processes(const char* stage) {
     for (;;) pause();
   }
   if (strcmp(stage, "hang") == 0) spin();
-  if (strcmp(stage, "hang_in_child") == 0) {
+  if (strcmp(stage, "hang_in_child") == 0 || strcmp(stage, "hang_in_session") == 0) {
     const pid_t child = fork();
+    if (child == 0 && strcmp(stage, "hang_in_session") == 0) setsid();
     if (child == 0) spin();
     waitpid(child, NULL, 0);
   }
@@ -133,6 +155,7 @@ static int run(const monoref_call* call) {
   if (strcmp(stage, "abort") == 0) abort();
   if (strcmp(stage, "exit") == 0) exit(3);
   if (strcmp(stage, "leave_child") == 0) return leave_child(call);
+  if (strcmp(stage, "leave_daemon") == 0) return leave_daemon(call);
   run_processes(stage);
   return MONOREF_DONE;
 }
