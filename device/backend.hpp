@@ -42,6 +42,8 @@ struct BufferRequest {
   /// bytes gives its devices an address. A buffer of several extents is one run. Empty: all devices
   /// have all of it.
   std::vector<DeviceRun> runs;
+  /// Bytes, below `alignment`, from a multiple of it to the base address.
+  std::size_t base_offset = 0;
 };
 
 /// Grid and block of a launch, in blocks and threads.

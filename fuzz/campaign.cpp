@@ -103,8 +103,10 @@ CaseResult judge_draw(const Draw& draw, const std::optional<Companion>& earlier,
                       const std::vector<Runner*>& runners, bool properties,
                       const JudgeSteps& steps) {
   const Case item = build_case(*draw.stage, draw.params, draw.contract, draw.seed);
-  JudgeOptions options{
-      .runners = runners, .properties = properties, .earlier = nullptr, .step = steps};
+  JudgeOptions options{.runners = runners,
+                       .properties = properties,
+                       .launch = launch_choice(draw.params),
+                       .step = steps};
   std::string suffix;
   Case companion;
   if (earlier) {
@@ -133,7 +135,10 @@ CaseResult judge_line(const CaseLine& line, const std::vector<Runner*>& runners,
 CaseResult judge_saved(const Case& item, const std::vector<Runner*>& runners,
                        const JudgeSteps& steps) {
   const Stage& stage = find_stage(item.stage);
-  JudgeOptions options{.runners = runners, .properties = true, .earlier = nullptr, .step = steps};
+  JudgeOptions options{.runners = runners,
+                       .properties = true,
+                       .launch = launch_choice(stage, item.line),
+                       .step = steps};
   const std::optional<Case> earlier = saved_companion(stage, item);
   if (earlier && can_be_evaluated(stage, *earlier)) options.earlier = &*earlier;
   return judge_case(stage, item, options);

@@ -1,6 +1,7 @@
 // The registry: one line a stage, in the order of the decode step. Each is made by the function
 // `NAME_stage()` in fuzz/stages/NAME.cpp.
 #include "fuzz/inputs.hpp"
+#include "fuzz/launch_choice.hpp"
 #include "fuzz/stage.hpp"
 
 #define MONOREF_STAGES(stage)                                                                   \
@@ -24,7 +25,8 @@ namespace monoref {
 MONOREF_STAGES(MONOREF_DECLARE)
 
 const std::vector<Stage>& all_stages() {
-#define MONOREF_CALL(name) with_checked_contract(with_checked_inputs(name##_stage())),
+#define MONOREF_CALL(name) \
+  with_launch_dimensions(with_checked_contract(with_checked_inputs(name##_stage()))),
   static const std::vector<Stage> stages{MONOREF_STAGES(MONOREF_CALL)};
   return stages;
 }

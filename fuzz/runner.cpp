@@ -87,10 +87,26 @@ RunOutputs succeeded(Outputs outputs) {
   return {device::RunStatus::kOk, {}, false, std::move(outputs)};
 }
 
+/// Where each buffer begins, in bytes from a multiple of 16: as drawn, but for those that the
+/// kernels of one of the cases take on a multiple of 16 only.
+std::vector<std::size_t> base_offsets(device::Backend& backend, const Stage& stage,
+                                      std::initializer_list<const Case*> cases,
+                                      const std::vector<Slot>& slots, std::int64_t bases) {
+  std::vector<std::size_t> offsets(slots.size(), 0);
+  if (bases == 0) return offsets;
+  std::vector<bool> on16(slots.size(), false);
+  for (const Case* item : cases)
+    launch_stage(stage, *item, Launcher::asking(backend, buffer_names(slots), on16));
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    if (!on16[i]) offsets[i] = base_offset(bases, i, slots[i].tensor->element_size());
+  return offsets;
+}
+
 /// Places all buffers. The images of tensors in several runs are copied for this alone: weights are
 /// large.
 void place(device::Backend& backend, const Stage& stage, const Case& item,
-           const std::vector<Slot>& slots) {
+           const std::vector<Slot>& slots, std::int64_t bases) {
+  const auto offsets = base_offsets(backend, stage, {&item}, slots, bases);
   Placement placement(backend.devices());
   placement.add(stage, item);
   std::vector<std::vector<std::byte>> copies(slots.size());
@@ -99,16 +115,17 @@ void place(device::Backend& backend, const Stage& stage, const Case& item,
     const Tensor& tensor = *slots[i].tensor;
     auto extents = byte_extents(tensor);
     auto runs = placement.runs(slots[i].name, extents, tensor.element_size());
-    requests.push_back(
-        {slots[i].name, std::move(extents), 16, image_of(tensor, copies[i]), std::move(runs)});
+    requests.push_back({slots[i].name, std::move(extents), 16, image_of(tensor, copies[i]),
+                        std::move(runs), offsets[i]});
   }
   backend.place(requests);
 }
 
 /// Launches, waits, and checks the guards; nothing if all is well.
 std::optional<RunOutputs> launch_and_check(device::Backend& backend, const Stage& stage,
-                                           const Case& item, const std::vector<Slot>& slots) {
-  launch_stage(stage, item, Launcher(backend, buffer_names(slots)));
+                                           const Case& item, const std::vector<Slot>& slots,
+                                           const device::launch::Shape& shape) {
+  launch_stage(stage, item, Launcher(backend, buffer_names(slots), shape));
   const device::RunReport report = backend.finish();
   if (report.status != device::RunStatus::kOk) return failed(report);
   if (const auto damage = backend.damaged_guard()) return crashed(*damage);
@@ -301,8 +318,9 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
                              std::span<const OutputSpec> specs) {
   Outputs outputs = make_outputs(item, specs, kOutputPoison);
   const std::vector<Slot> slots = slots_of(item, specs, outputs);
-  place(*backend_, stage, item, slots);
-  if (auto failure = launch_and_check(*backend_, stage, item, slots)) return std::move(*failure);
+  place(*backend_, stage, item, slots, launch_.bases);
+  if (auto failure = launch_and_check(*backend_, stage, item, slots, launch_.shape))
+    return std::move(*failure);
   std::vector<std::byte> image;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const Tensor& tensor = *slots[i].tensor;
@@ -339,6 +357,7 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
                         second[i].tensor->element_size();
     contents.back().resize(std::max(contents.back().size(), needed), kOutputPoison);
   }
+  const auto offsets = base_offsets(*backend_, stage, {&earlier, &later}, first, launch_.bases);
   Placement placement(backend_->devices());
   placement.add(stage, earlier);
   placement.add(stage, later);
@@ -346,10 +365,12 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
     std::vector<device::ByteExtent> extents;
     if (!contents[i].empty()) extents.push_back({0, contents[i].size()});
     auto runs = placement.runs(first[i].name, extents, first[i].tensor->element_size());
-    requests.push_back({first[i].name, std::move(extents), 16, contents[i], std::move(runs)});
+    requests.push_back(
+        {first[i].name, std::move(extents), 16, contents[i], std::move(runs), offsets[i]});
   }
   backend_->place(requests);
-  if (auto failure = launch_and_check(*backend_, stage, earlier, first)) return failure;
+  if (auto failure = launch_and_check(*backend_, stage, earlier, first, launch_.shape))
+    return failure;
 
   for (std::size_t i = 0; i < second.size(); ++i) {
     backend_->read(i, contents[i]);
@@ -359,7 +380,8 @@ std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case
     std::copy(image.begin(), image.end(), contents[i].begin());
     backend_->write(i, contents[i]);
   }
-  if (auto failure = launch_and_check(*backend_, stage, later, second)) return failure;
+  if (auto failure = launch_and_check(*backend_, stage, later, second, launch_.shape))
+    return failure;
 
   for (std::size_t i = 0; i < second.size(); ++i) {
     std::vector<std::byte> image(contents[i].size());
@@ -385,6 +407,7 @@ CaseResult judge_case(const Stage& stage, const Case& item, const JudgeOptions& 
                     .contract = item.contract.text(),
                     .line = item.line};
   if (!item.line.empty()) result.repro = fmt::format("monoref replay '{}'", item.line);
+  for (Runner* runner : options.runners) runner->set_launch(options.launch);
   tell_step(options, "reference", false);
   try {
     const std::string defect = defect_of(item);

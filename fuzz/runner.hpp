@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/launch_choice.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/verdict.hpp"
 
@@ -43,6 +44,8 @@ class Runner {
   /// Nothing where buffers cannot be shared or the runner keeps none between calls.
   virtual std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                               const Case& later);
+  /// How kernels are launched from now on; only in-tree ones can be told.
+  virtual void set_launch(const LaunchChoice& choice) { static_cast<void>(choice); }
   /// Seconds that one run of one case may take before it is kHung; kTimeLimit unless set.
   virtual void set_time_limit(double seconds) { static_cast<void>(seconds); }
 };
@@ -59,11 +62,13 @@ class KernelRunner : public Runner {
   RunOutputs run(const Stage& stage, const Case& item, std::span<const OutputSpec> specs) override;
   std::optional<RunOutputs> run_after(const Stage& stage, const Case& earlier,
                                       const Case& later) override;
+  void set_launch(const LaunchChoice& choice) override { launch_ = choice; }
   void set_time_limit(double seconds) override { backend_->set_time_limit(seconds); }
   device::Backend& backend() { return *backend_; }
 
  private:
   std::unique_ptr<device::Backend> backend_;
+  LaunchChoice launch_;
 };
 
 /// The reference's outputs for a case. Throws Refusal before anything is computed.
@@ -77,6 +82,7 @@ struct JudgeOptions {
   std::vector<Runner*> runners;
   bool properties = false;        ///< also the stage's properties, on reference and runners
   const Case* earlier = nullptr;  ///< also run as the second step through `earlier`'s buffers
+  LaunchChoice launch = {};       ///< of everything that runs
   JudgeSteps step;
 };
 

@@ -10,9 +10,18 @@
 namespace monoref {
 
 Launcher::Launcher(device::Backend& backend,
-                   const std::vector<std::pair<std::string, DType>>& buffers)
-    : backend_(backend) {
+                   const std::vector<std::pair<std::string, DType>>& buffers,
+                   const device::launch::Shape& shape)
+    : backend_(backend), shape_(shape) {
   for (const auto& [name, type] : buffers) buffers_.push_back({name, type, buffers_.size()});
+}
+
+Launcher Launcher::asking(device::Backend& backend,
+                          const std::vector<std::pair<std::string, DType>>& buffers,
+                          std::vector<bool>& on16) {
+  Launcher launcher(backend, buffers);
+  launcher.on16_ = &on16;
+  return launcher;
 }
 
 const Launcher::Buffer* Launcher::find(std::string_view name) const {
@@ -22,8 +31,8 @@ const Launcher::Buffer* Launcher::find(std::string_view name) const {
 }
 
 Launcher Launcher::renamed(const std::vector<Renamed>& names) const {
-  Launcher inner(backend_);
-  inner.device_ = device_;
+  Launcher inner = *this;
+  inner.buffers_.clear();
   for (const Renamed& item : names) {
     const Buffer* buffer = find(item.of);
     if (buffer == nullptr) refuse("launch: there is no buffer '{}'", item.of);
@@ -39,7 +48,8 @@ void* Launcher::raw_address(std::string_view name, std::size_t element_size) con
   if (dtype_size(buffer->type) != element_size)
     refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
            dtype_name(buffer->type), element_size);
-  void* const base = backend_.address(buffer->index, device_.value_or(0));
+  void* const base = on16_ != nullptr ? reinterpret_cast<void*>((buffer->index + 1) << kAskedBits)
+                                      : backend_.address(buffer->index, device_.value_or(0));
   if (base == nullptr)
     throw std::logic_error(
         fmt::format("launch: buffer '{}' is not on device {}", name, device_.value_or(0)));
@@ -79,7 +89,7 @@ std::vector<Launcher::RankGroup> Launcher::rank_groups(std::int64_t ranks,
 }
 
 void Launcher::together(const std::function<void()>& enqueue) const {
-  if (device_)
+  if (device_ || on16_ != nullptr)
     enqueue();
   else
     backend_.together(enqueue);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/backend.hpp"
+#include "device/launch/launch.hpp"
 #include "fuzz/params.hpp"
 #include "golden/case.hpp"
 #include "golden/recording.hpp"
@@ -109,7 +110,15 @@ struct OutputSpec {
 /// Hands a stage's buffers to its kernels. Addresses are the backend's.
 class Launcher {
  public:
-  Launcher(device::Backend& backend, const std::vector<std::pair<std::string, DType>>& buffers);
+  /// `shape`: of every launch.
+  Launcher(device::Backend& backend, const std::vector<std::pair<std::string, DType>>& buffers,
+           const device::launch::Shape& shape = {});
+
+  /// One that launches nothing: it notes in `on16`, which has a place for each buffer, those that
+  /// must begin on a multiple of 16, and has no addresses to read or write at.
+  static Launcher asking(device::Backend& backend,
+                         const std::vector<std::pair<std::string, DType>>& buffers,
+                         std::vector<bool>& on16);
 
   /// A buffer's name in a stage, and what it is in the chain that the stage is part of.
   struct Renamed {
@@ -152,12 +161,13 @@ class Launcher {
   /// Calls `enqueue`; what it runs on different devices begins together.
   void together(const std::function<void()>& enqueue) const;
 
-  /// Enqueues a kernel. Arguments must have exactly the types of the kernel's parameters.
-  template <class... Args>
-  void run(std::string_view kernel, const device::Grid& grid, Args... args) const {
-    const device::KernelArgument list[] = {
-        {static_cast<const void*>(&args), static_cast<std::uint32_t>(sizeof(args))}...};
-    backend_.launch(kernel, grid, list, device_.value_or(0));
+  /// Enqueues a kernel by its arguments' names: one of the structs in device/launch/.
+  template <class Args>
+  void enqueue(const Args& args) const {
+    if (on16_ == nullptr)
+      device::launch::enqueue(args, backend_, shape_, device_.value_or(0));
+    else
+      args.pass([this](const auto&... values) { (note(values), ...); });
   }
 
  private:
@@ -168,14 +178,32 @@ class Launcher {
     std::int64_t offset = 0;  ///< elements
   };
 
-  explicit Launcher(device::Backend& backend) : backend_(backend) {}
+  /// No address of a buffer that is only asked about reaches that of the next one.
+  static constexpr int kAskedBits = 48;
+
+  template <class T>
+  void note(const T&) const {}
+  template <class T>
+  void note(const device::launch::On16<T>& value) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(value.address);
+    if (at != 0) on16_->at((at >> kAskedBits) - 1) = true;
+  }
+
   const Buffer* find(std::string_view name) const;
   void* raw_address(std::string_view name, std::size_t element_size) const;
 
   device::Backend& backend_;
   std::vector<Buffer> buffers_;
   std::optional<int> device_;  ///< empty: a stage of ranks picks devices itself
+  device::launch::Shape shape_;
+  std::vector<bool>* on16_ = nullptr;
 };
+
+/// A choice of a contract, as kernels take it.
+template <class Choice>
+constexpr std::int32_t option(Choice choice) {
+  return static_cast<std::int32_t>(choice);
+}
 
 struct ChainLink;
 /// Whether a fault of the host code between the kernels is planted. Never so in a reference.

@@ -19,6 +19,10 @@ void check_request(const BufferRequest& request) {
     throw std::invalid_argument(
         fmt::format("buffer '{}': alignment is {}, must be a power of two up to {}", request.name,
                     request.alignment, kMaxAlignment));
+  if (request.base_offset >= request.alignment)
+    throw std::invalid_argument(
+        fmt::format("buffer '{}': base_offset is {}, must be below its alignment, {}", request.name,
+                    request.base_offset, request.alignment));
   std::uint64_t end = 0;
   std::uint64_t bytes = 0;
   for (const ByteExtent& extent : request.extents) {

@@ -48,7 +48,7 @@ bool GpuMemory::has_any_of(const BufferRequest& request) const {
 
 /// Places a dense buffer at `at` or later in the arena; returns the end of what it takes.
 std::size_t GpuMemory::lay_out(const BufferRequest& request, Buffer& buffer, std::size_t at) const {
-  const std::size_t base = round_up(at + kCanary, request.alignment);
+  const std::size_t base = round_up(at + kCanary, request.alignment) + request.base_offset;
   const std::size_t end = round_up(base + buffer.span, request.alignment) + kCanary;
   std::size_t reached = at;
   const auto guard_until = [&](std::size_t next) {
@@ -71,6 +71,7 @@ std::size_t GpuMemory::lay_out(const BufferRequest& request, Buffer& buffer, std
 std::size_t GpuMemory::lay_out_sparse(Buffer& buffer, const BufferRequest& request,
                                       std::size_t at) {
   constexpr auto kMargin = static_cast<std::int64_t>(kCanary);
+  const std::uint64_t start = kSparseStart + request.base_offset;
   const std::size_t first_piece = pieces_.size();
   std::vector<ByteExtent> backed;
   std::int64_t reached = -kMargin;  // offset up to which bytes are staged
@@ -82,7 +83,7 @@ std::size_t GpuMemory::lay_out_sparse(Buffer& buffer, const BufferRequest& reque
     if (!joins) {
       reached = begin - kMargin;
       pieces_.push_back({nullptr, at, 0});
-      backed.push_back({static_cast<std::uint64_t>(reached) + kSparseStart, 0});
+      backed.push_back({static_cast<std::uint64_t>(reached) + start, 0});
     } else {
       // The canary behind the previous extent becomes the one between the two.
       Part& between = buffer.canaries.back();
@@ -104,11 +105,11 @@ std::size_t GpuMemory::lay_out_sparse(Buffer& buffer, const BufferRequest& reque
     add(buffer.extents, size);
     image += extent.size;
     add(buffer.canaries, kMargin);
-    backed.back().size = static_cast<std::uint64_t>(reached) + kSparseStart - backed.back().offset;
+    backed.back().size = static_cast<std::uint64_t>(reached) + start - backed.back().offset;
   }
-  std::byte* const range = runtime_->reserve(buffer.span + kSparseStart + kCanary, backed);
+  std::byte* const range = runtime_->reserve(buffer.span + start + kCanary, backed);
   has_reserved_ = true;
-  buffer.base = range + kSparseStart;
+  buffer.base = range + start;
   for (std::size_t i = 0; i < backed.size(); ++i)
     pieces_[first_piece + i].device = range + backed[i].offset;
   return at;

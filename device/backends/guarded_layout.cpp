@@ -32,9 +32,9 @@ GuardedLayout guarded_layout(const BufferRequest& request,
                              std::uint64_t (*region_size)(std::uint64_t bytes, bool sparse)) {
   GuardedLayout layout;
   layout.sparse = is_sparse(request);
-  const std::uint64_t rounded = round_up(span_of(request), request.alignment);
+  const std::uint64_t rounded = round_up(request.base_offset + span_of(request), request.alignment);
   layout.region = region_size(rounded + kCanary, layout.sparse);
-  layout.base = layout.region - rounded;
+  layout.base = layout.region - rounded + request.base_offset;
   if (layout.sparse)
     layout.accessible = pages_of(request, layout.base);
   else

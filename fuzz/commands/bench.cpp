@@ -23,7 +23,8 @@ void differential(benchmark::State& state, const Stage& stage, Runner& runner, s
   for (auto _ : state) {
     const Draw draw = draw_case(stage, seed, index++, std::nullopt);
     const Case item = build_case(stage, draw.params, draw.contract, draw.seed);
-    const CaseResult result = judge_case(stage, item, {.runners = runners});
+    const CaseResult result =
+        judge_case(stage, item, {.runners = runners, .launch = launch_choice(draw.params)});
     if (is_failure(result.verdict())) state.SkipWithError("the backend differs from the reference");
   }
   state.counters["cases"] =

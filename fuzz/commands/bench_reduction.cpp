@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "device/kernels/peer_buffers.hpp"
+#include "device/launch/all_reduce.hpp"
 #include "device/vendor_reduction.hpp"
 #include "fuzz/random.hpp"
 #include "reference/stages/all_reduce.hpp"
@@ -14,8 +14,8 @@ namespace monoref {
 namespace {
 
 constexpr std::int64_t kHidden = 6144;
-constexpr std::int64_t kBlocksOfRow = 2;  ///< one for 3072 elements: 384 threads with 8 each
-constexpr std::uint32_t kThreads = 384;
+constexpr std::int64_t kBlocksOfRow = 2;  ///< one for 3072 elements
+
 constexpr int kReductions = 250;  ///< in one measurement
 constexpr std::int64_t kSpinLimit = std::int64_t{1} << 22;
 static_assert(kReductions <= device::Backend::kMostTimed);
@@ -57,21 +57,22 @@ class Reduction {
       peers.sum[at] = address<std::uint16_t>(kSums, rank) + rank * rows_ * kHidden;
       peers.mailbox[at] = address<std::int32_t>(kFlags, rank) + rank * ranks() * channels();
     }
-    const std::int64_t phase_stride = ranks() * ranks() * channels();
-    const auto hidden = static_cast<std::int32_t>(kHidden);
-    const auto count = static_cast<std::int32_t>(ranks());
-    const std::int32_t order = 0;
-    const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(channels()),
-                            .threads_x = kThreads,
-                            .cooperative = true};
-    for (std::int32_t rank = 0; rank < count; ++rank) {
-      std::int32_t* const status = address<std::int32_t>(kStatus, rank) + rank;
-      const device::KernelArgument arguments[] = {
-          argument(peers),       argument(phase_stride), argument(status),    argument(rows_),
-          argument(hidden),      argument(count),        argument(rank),      argument(tag_),
-          argument(owner_from_), argument(order),        argument(kSpinLimit)};
-      backend_.launch("monoref_all_reduce", grid, arguments, rank);
-    }
+    for (std::int64_t rank = 0; rank < ranks(); ++rank)
+      device::launch::enqueue(
+          device::launch::AllReduce{.peers = peers,
+                                    .mailbox_phase_stride = ranks() * ranks() * channels(),
+                                    .status = address<std::int32_t>(kStatus, rank) + rank,
+                                    .rows = rows_,
+                                    .hidden = kHidden,
+                                    .ranks = ranks(),
+                                    .first_rank = rank,
+                                    .here = 1,
+                                    .channels = channels(),
+                                    .tag = tag_,
+                                    .owner_from = owner_from_,
+                                    .order = 0,
+                                    .spin_limit = kSpinLimit},
+          backend_, {}, static_cast<int>(rank));
   }
 
   /// What is wrong with the sums and the flags; nothing if all is as the reference has it.
@@ -104,10 +105,6 @@ class Reduction {
   template <class T>
   T* address(Buffer buffer, std::int64_t rank) const {
     return static_cast<T*>(backend_.address(buffer, static_cast<int>(rank)));
-  }
-  template <class T>
-  static device::KernelArgument argument(const T& value) {
-    return {static_cast<const void*>(&value), sizeof(value)};
   }
 
   /// `repeats` times one run of `elements` for each rank, on its device.

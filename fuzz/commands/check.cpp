@@ -110,9 +110,11 @@ void check_file(const std::filesystem::path& path, const CommonOptions& common,
     stream.judge(header, [&]() -> JudgeStream::Judged {
       Case item = content.take(i);
       if (contract) item.contract = *contract;
-      CaseResult result =
-          judge_case(find_stage(item.stage), item,
-                     {.runners = runners, .properties = true, .step = stream.steps()});
+      CaseResult result = judge_case(find_stage(item.stage), item,
+                                     {.runners = runners,
+                                      .properties = true,
+                                      .launch = launch_choice(find_stage(item.stage), item.line),
+                                      .step = stream.steps()});
       result.repro = header.repro;
       return {std::move(result), {}};
     });

@@ -5,6 +5,7 @@
 #include "fuzz/commands/commands.hpp"
 #include "fuzz/generator.hpp"
 #include "fuzz/judging.hpp"
+#include "fuzz/launch_choice.hpp"
 #include "fuzz/load_cases.hpp"
 #include "fuzz/report.hpp"
 #include "fuzz/session.hpp"
@@ -56,7 +57,7 @@ std::vector<Case> golden_cases(const Stage& stage) {
   for (const std::string_view contract : stage.contracts)
     for (std::uint64_t index = 0, taken = 0; taken < stage.golden_cases; ++index) {
       const Draw draw = draw_case(stage, kGoldenSeed, index, Contract::parse(contract));
-      Case item = build_case(stage, draw.params, draw.contract, draw.seed);
+      Case item = build_case(stage, with_default_launch(draw.params), draw.contract, draw.seed);
       if (stored_bytes(item) > stage.golden_bytes || !fill_expected(stage, item)) continue;
       item.title = fmt::format("case_{:04}", cases.size());
       cases.push_back(std::move(item));

@@ -74,9 +74,11 @@ struct Replay {
       stream.judge(header, [&]() -> JudgeStream::Judged {
         Case item = content.take(i);
         if (contract && !bisect) item.contract = *contract;
-        CaseResult result =
-            judge_case(find_stage(item.stage), item,
-                       {.runners = runners, .properties = true, .step = stream.steps()});
+        CaseResult result = judge_case(find_stage(item.stage), item,
+                                       {.runners = runners,
+                                        .properties = true,
+                                        .launch = launch_choice(find_stage(item.stage), item.line),
+                                        .step = stream.steps()});
         result.repro = header.repro;
         return {result, explain(stream, [&] { return item; }, result)};
       });

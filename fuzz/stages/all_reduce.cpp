@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device/kernels/peer_buffers.hpp"
+#include "device/launch/all_reduce.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -187,17 +188,21 @@ void launch(const Case& item, const Launcher& launcher) {
   }
   launcher.together([&] {
     for (const auto [first, count] : launcher.rank_groups(ranks, ranks - input.absent)) {
-      const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(channels),
-                              .blocks_z = static_cast<std::uint32_t>(count),
-                              .threads_x = 64,
-                              .cooperative = true};
       const Launcher own = launcher.on_rank(first, ranks);
-      own.run("monoref_all_reduce", grid, peers, ranks * ranks * channels,
-              own.address<std::int32_t>("out.status") + first, input.partials.dim(1),
-              static_cast<std::int32_t>(input.partials.dim(2)), static_cast<std::int32_t>(ranks),
-              static_cast<std::int32_t>(first), input.tag, input.owner_from,
-              static_cast<std::int32_t>(item.contract.all_reduce_order),
-              input.absent > 0 ? kShortSpinLimit : kSpinLimit);
+      own.enqueue(
+          device::launch::AllReduce{.peers = peers,
+                                    .mailbox_phase_stride = ranks * ranks * channels,
+                                    .status = own.address<std::int32_t>("out.status") + first,
+                                    .rows = input.partials.dim(1),
+                                    .hidden = input.partials.dim(2),
+                                    .ranks = ranks,
+                                    .first_rank = first,
+                                    .here = count,
+                                    .channels = channels,
+                                    .tag = input.tag,
+                                    .owner_from = input.owner_from,
+                                    .order = option(item.contract.all_reduce_order),
+                                    .spin_limit = input.absent > 0 ? kShortSpinLimit : kSpinLimit});
     }
   });
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/launch/attention_merge.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -98,16 +99,17 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const std::vector<std::int64_t>& dims = item.input("o").dims();
-  const std::int64_t items = dims[0] * dims[2] * dims[3] / 8;
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>((items + 63) / 64, 1, 8)),
-      .threads_x = 64};
-  launcher.run(
-      "monoref_attention_merge", grid, launcher.address<const std::uint16_t>("o"),
-      launcher.address<const float>("m"), launcher.address<const float>("l"),
-      launcher.address<std::uint16_t>("out.out"), dims[2] * dims[3] + row_gap(item, "out_row_gap"),
-      dims[0], static_cast<std::int32_t>(dims[2]), static_cast<std::int32_t>(dims[3]),
-      static_cast<std::int32_t>(dims[1]), static_cast<std::int32_t>(item.contract.merge_sum));
+  launcher.enqueue(device::launch::AttentionMerge{
+      .o = launcher.address<const std::uint16_t>("o"),
+      .m = launcher.address<const float>("m"),
+      .l = launcher.address<const float>("l"),
+      .out = launcher.address<std::uint16_t>("out.out"),
+      .out_row_stride = dims[2] * dims[3] + row_gap(item, "out_row_gap"),
+      .rows = dims[0],
+      .heads = dims[2],
+      .head_dim = dims[3],
+      .partitions = dims[1],
+      .accumulate = option(item.contract.merge_sum)});
 }
 
 /// A tensor [rows, partitions, ...] with one more partition of a constant element at the end.

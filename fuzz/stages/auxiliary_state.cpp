@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device/launch/auxiliary_state.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -73,17 +74,16 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const AuxiliaryStateInput input = input_of(item);
-  const std::int64_t rows = input.hidden.dim(0);
   const std::int64_t width = input.hidden.dim(1);
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 4)),
-      .blocks_y = width > 1024 ? 2u : 1u,
-      .threads_x = 64};
-  launcher.run("monoref_auxiliary_state", grid, launcher.address<const std::uint16_t>("hidden"),
-               input.hidden.stride(0), launcher.address_or_null<const std::uint16_t>("residual"),
-               input.residual ? input.residual->stride(0) : std::int64_t{0},
-               launcher.address<std::uint16_t>("out.state"), width + row_gap(item, "out_row_gap"),
-               rows, static_cast<std::int32_t>(width));
+  launcher.enqueue(device::launch::AuxiliaryState{
+      .hidden = launcher.address<const std::uint16_t>("hidden"),
+      .hidden_row_stride = input.hidden.stride(0),
+      .residual = launcher.address_or_null<const std::uint16_t>("residual"),
+      .residual_row_stride = input.residual ? input.residual->stride(0) : 0,
+      .out = launcher.address<std::uint16_t>("out.state"),
+      .out_row_stride = width + row_gap(item, "out_row_gap"),
+      .rows = input.hidden.dim(0),
+      .width = width});
 }
 
 std::optional<std::string> without_residual_a_copy(const Case& item, const Outputs& out,

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/compressed_slot_mapping.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -113,18 +114,17 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const CompressedSlotMappingInput input = input_of(item);
-  launch_slot_mapping(
-      launcher,
-      {.query_start_loc = launcher.address<const std::int32_t>("query_start_loc"),
-       .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
-       .block_table = {launcher.address<const std::int32_t>("block_table"),
-                       input.block_table.stride(0)},
-       .slots = launcher.address<std::int64_t>("out.slot_mapping"),
-       .requests = input.seq_lens.dim(0),
-       .slot_count = item.integer("slot_count"),
-       .width = input.block_table.dim(1),
-       .storage_block_size = input.pages.storage_block_size,
-       .sharing = cache_sharing(input.pages.compress_ratio, input.pages.context_parallel)});
+  launcher.enqueue(device::launch::CompressedSlotMapping{
+      .query_start_loc = launcher.address<const std::int32_t>("query_start_loc"),
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .block_table = launcher.address<const std::int32_t>("block_table"),
+      .table_row_stride = input.block_table.stride(0),
+      .slot_mapping = launcher.address<std::int64_t>("out.slot_mapping"),
+      .requests = input.seq_lens.dim(0),
+      .slot_count = item.integer("slot_count"),
+      .width = input.block_table.dim(1),
+      .storage_block_size = input.pages.storage_block_size,
+      .sharing = cache_sharing(input.pages.compress_ratio, input.pages.context_parallel)});
 }
 
 /// The tokens of the case in order, without padding: their requests and positions.

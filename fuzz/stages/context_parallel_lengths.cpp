@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/launch/decode_expand.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -55,14 +56,14 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Tensor& lengths = item.input("seq_lens");
-  launch_decode_expand(
-      launcher,
-      {.seq_lens = {launcher.address<const std::int32_t>("seq_lens"), lengths.layout().strides[0]},
-       .decode_seq_lens = launcher.address<std::int32_t>("out.local_seq_lens"),
-       .requests = lengths.dim(0),
-       .live_rows = lengths.dim(0),
-       .length_rows = lengths.dim(0),
-       .sharing = cache_sharing(1, context_parallel_of(item))});
+  launcher.enqueue(device::launch::DecodeExpand{
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .seq_lens_stride = lengths.layout().strides[0],
+      .decode_seq_lens = launcher.address<std::int32_t>("out.local_seq_lens"),
+      .requests = lengths.dim(0),
+      .live_rows = lengths.dim(0),
+      .length_rows = lengths.dim(0),
+      .sharing = cache_sharing(1, context_parallel_of(item))});
 }
 
 std::optional<std::string> shares_add_up(const Case& item, const Outputs&,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "device/launch/decode_expand.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -162,8 +163,9 @@ void launch(const Case& item, const Launcher& launcher) {
   const DecodeExpandShape shape = decode_expand_shape(input);
   if (shape.path == DecodePath::kFlattenRagged) return;
   const std::int64_t query = shape.flattened() ? shape.max_decode_len : shape.length_columns;
-  DecodeExpandLaunch arguments{
-      .seq_lens = {launcher.address<const std::int32_t>("seq_lens"), input.seq_lens.stride(0)},
+  device::launch::DecodeExpand arguments{
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .seq_lens_stride = input.seq_lens.stride(0),
       .decode_seq_lens = launcher.address<std::int32_t>("out.decode_seq_lens"),
       // A batch without queries has no native rows, but a tail to zero.
       .requests = query > 0 ? input.seq_lens.dim(0) : 0,
@@ -171,19 +173,19 @@ void launch(const Case& item, const Launcher& launcher) {
                                         shape.length_rows * shape.length_columns)
                              : 0,
       .length_rows = shape.length_rows * shape.length_columns + item.integer("carried_rows"),
-      .query_len = std::max<std::int64_t>(query, 1),
+      .max_decode_len = std::max<std::int64_t>(query, 1),
       .sharing = cache_sharing(input.compress_ratio, input.context_parallel),
       .length_limit = length_limit(item)};
   if (shape.flattened()) {
     arguments.width = input.block_table.dim(1);
     arguments.expanded_width = arguments.width + item.integer("extra_columns");
-    arguments.block_table = {launcher.address<const std::int32_t>("block_table"),
-                             input.block_table.stride(0)};
+    arguments.block_table = launcher.address<const std::int32_t>("block_table");
+    arguments.table_row_stride = input.block_table.stride(0);
     arguments.expanded_table = launcher.address<std::int32_t>("out.decode_block_table");
     arguments.expanded_row_stride = arguments.expanded_width + row_gap(item, "out_row_gap");
     arguments.decode_lens = launcher.address<std::int32_t>("out.decode_lens");
   }
-  launch_decode_expand(launcher, arguments);
+  launcher.enqueue(arguments);
 }
 
 /// The case with only the given requests, in the given order, and without padding tokens.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/launch/expert_down.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -115,29 +116,27 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const ExpertDownInput input = input_of(item);
-  const std::int64_t rows = input.mid8.dim(0);
-  const std::int64_t slots = input.mid8.dim(1);
-  const std::int64_t hidden = input.w2.weight.dim(1);
-  const std::int64_t tiles = hidden / 16 * std::max<std::int64_t>((rows + 15) / 16, 1);
-  // Both block sizes give the same bits; cases spread over them.
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::min<std::int64_t>(tiles, 3)),
-                          .threads_x = static_cast<std::uint32_t>(64 * (1 + (rows + slots) % 2))};
-  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
-  launcher.run("monoref_expert_down", grid, launcher.address<const std::uint8_t>("mid8"),
-               launcher.address<const std::uint8_t>("mid_scale"),
-               launcher.address<const std::int32_t>("topk_ids"),
-               launcher.address<const float>("topk_weights"),
-               launcher.address<const std::uint8_t>("w2"),
-               launcher.address<const std::uint8_t>("s2"),
-               launcher.address_or_null<const std::uint8_t>("shared_w2"),
-               launcher.address_or_null<const std::uint8_t>("shared_s2"),
-               launcher.address<std::uint16_t>("out.partial"), rows, narrow(slots),
-               narrow(input.mid8.dim(2)), narrow(hidden), narrow(input.w2.weight.dim(0)),
-               narrow(input.w2.n_routed), narrow(input.w2.element == MxElement::kFp4 ? 1 : 0),
-               narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0),
-               narrow(std::min(input.wide_from, kInt32Max)),
-               narrow(item.contract.routed_scaling == RoutedScaling::kOutput ? 1 : 0),
-               static_cast<float>(input.scaling));
+  launcher.enqueue(device::launch::ExpertDown{
+      .mid8 = launcher.address<const std::uint8_t>("mid8"),
+      .mid_scale = launcher.address<const std::uint8_t>("mid_scale"),
+      .topk_ids = launcher.address<const std::int32_t>("topk_ids"),
+      .topk_weights = launcher.address<const float>("topk_weights"),
+      .w2 = launcher.address<const std::uint8_t>("w2"),
+      .s2 = launcher.address<const std::uint8_t>("s2"),
+      .shared_w2 = launcher.address_or_null<const std::uint8_t>("shared_w2"),
+      .shared_s2 = launcher.address_or_null<const std::uint8_t>("shared_s2"),
+      .partial = launcher.address<std::uint16_t>("out.partial"),
+      .rows = input.mid8.dim(0),
+      .slots = input.mid8.dim(1),
+      .inter = input.mid8.dim(2),
+      .hidden = input.w2.weight.dim(1),
+      .experts = input.w2.weight.dim(0),
+      .n_routed = input.w2.n_routed,
+      .weights = option(input.w2.element == MxElement::kFp4),
+      .e8m0_zero = option(item.contract.e8m0_zero == E8M0Zero::kZero),
+      .wide_from = input.wide_from,
+      .routed_scaling = option(item.contract.routed_scaling == RoutedScaling::kOutput),
+      .scaling = static_cast<float>(input.scaling)});
 }
 
 /// In the wide form the list of experts is the step's, whatever the order of its rows.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/launch/expert_up_gate.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -109,29 +110,27 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const ExpertUpGateInput input = input_of(item);
-  const std::int64_t hidden = input.x8.dim(1);
-  const std::int64_t rows = input.x8.dim(0);
-  const std::int64_t slots = input.topk_ids.dim(1);
-  const std::int64_t inter = input.w13.weight.dim(1) / 2;
-  const std::int64_t slices = std::min<std::int64_t>(hidden / kExpertStep, kUpGateWaves);
-  const std::int64_t waves = (16 * slices + launcher.wave() - 1) / launcher.wave();
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(inter / 16, 1, 3)),
-      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows * slots, 1, 4)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
-  launcher.run(
-      "monoref_expert_up_gate", grid, launcher.address<const std::uint8_t>("x8"),
-      input.x8.stride(0), launcher.address<const std::uint8_t>("x_scale"),
-      launcher.address<const std::int32_t>("topk_ids"), launcher.address<const std::uint8_t>("w13"),
-      launcher.address<const std::uint8_t>("s13"),
-      launcher.address_or_null<const std::uint8_t>("shared_w13"),
-      launcher.address_or_null<const std::uint8_t>("shared_s13"),
-      launcher.address<std::uint16_t>("out.mid"), rows, narrow(slots), narrow(hidden),
-      narrow(inter), narrow(input.w13.weight.dim(0)), narrow(input.w13.n_routed),
-      narrow(input.w13.element == MxElement::kFp4 ? 1 : 0),
-      narrow(item.contract.e8m0_zero == E8M0Zero::kZero ? 1 : 0), static_cast<float>(input.limit),
-      static_cast<float>(input.alpha), static_cast<float>(input.beta));
+  launcher.enqueue(device::launch::ExpertUpGate{
+      .x8 = launcher.address<const std::uint8_t>("x8"),
+      .x8_row_stride = input.x8.stride(0),
+      .x_scale = launcher.address<const std::uint8_t>("x_scale"),
+      .topk_ids = launcher.address<const std::int32_t>("topk_ids"),
+      .w13 = launcher.address<const std::uint8_t>("w13"),
+      .s13 = launcher.address<const std::uint8_t>("s13"),
+      .shared_w13 = launcher.address_or_null<const std::uint8_t>("shared_w13"),
+      .shared_s13 = launcher.address_or_null<const std::uint8_t>("shared_s13"),
+      .mid = launcher.address<std::uint16_t>("out.mid"),
+      .rows = input.x8.dim(0),
+      .slots = input.topk_ids.dim(1),
+      .hidden = input.x8.dim(1),
+      .inter = input.w13.weight.dim(1) / 2,
+      .experts = input.w13.weight.dim(0),
+      .n_routed = input.w13.n_routed,
+      .weights = option(input.w13.element == MxElement::kFp4),
+      .e8m0_zero = option(item.contract.e8m0_zero == E8M0Zero::kZero),
+      .limit = static_cast<float>(input.limit),
+      .alpha = static_cast<float>(input.alpha),
+      .beta = static_cast<float>(input.beta)});
 }
 
 std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/launch/final_norm.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -106,18 +107,18 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const FinalNormInput input = input_of(item);
-  const std::int64_t rows = input.ar.dim(0);
   const std::int64_t hidden = input.ar.dim(1);
-  const std::int64_t threads = hidden / kNormElementsPerThread;
-  const std::int64_t waves = (threads + launcher.wave() - 1) / launcher.wave();
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 3)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  launcher.run("monoref_final_norm", grid, launcher.address<const std::uint16_t>("ar"),
-               input.ar.stride(0), launcher.address<const std::uint16_t>("res"),
-               input.res.stride(0), launcher.address<const std::uint16_t>("gamma"),
-               launcher.address<std::uint16_t>("out.out"), hidden + row_gap(item, "out_row_gap"),
-               rows, static_cast<std::int32_t>(hidden), static_cast<float>(input.eps));
+  launcher.enqueue(
+      device::launch::FinalNorm{.hidden_states = launcher.address<const std::uint16_t>("ar"),
+                                .hidden_row_stride = input.ar.stride(0),
+                                .residual = launcher.address<const std::uint16_t>("res"),
+                                .residual_row_stride = input.res.stride(0),
+                                .gamma = launcher.address<const std::uint16_t>("gamma"),
+                                .out = launcher.address<std::uint16_t>("out.out"),
+                                .out_row_stride = hidden + row_gap(item, "out_row_gap"),
+                                .rows = input.ar.dim(0),
+                                .hidden = hidden,
+                                .eps = static_cast<float>(input.eps)});
 }
 
 /// Addition commutes.

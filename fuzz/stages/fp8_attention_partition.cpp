@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "device/launch/fp8_attention_partition.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -339,34 +340,38 @@ void launch(const Case& item, const Launcher& launcher) {
   const Fp8AttentionPartitionInput input = input_of(item);
   const KvPageShape shape =
       attention_cache_shape("fp8_attention_partition", input.caches, input.q.dim(2), item.contract);
-  const auto partitions = static_cast<std::int32_t>(
-      (input.sparse_block_table.dim(2) * kPage + kPartitionKeys - 1) / kPartitionKeys);
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp(partitions, 1, 3)),
-      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(input.q.dim(0), 1, 4)),
-      .blocks_z = static_cast<std::uint32_t>(shape.kv_heads),
-      .threads_x = 256};
-  const bool scaled = launcher.has("k_scale");
-  const char* const v_name = launcher.has("v_cache") ? "v_cache" : "k_cache";
-  launcher.run(
-      "monoref_fp8_attention_partition", grid, launcher.address<const std::uint16_t>("q"),
-      input.q.stride(0), input.q.stride(1), launcher.address<const std::uint8_t>("k_cache"),
-      launcher.address<const std::uint8_t>(v_name), shape.v_view_pages(),
-      launcher.address<const std::int32_t>("sparse_block_table"),
-      input.sparse_block_table.stride(0), input.sparse_block_table.stride(1),
-      launcher.address<const std::int32_t>("sparse_context_lens"),
-      input.sparse_context_lens.stride(0), input.sparse_context_lens.stride(1),
-      launcher.address_or_null<const float>("k_scale"),
-      launcher.address_or_null<const float>("v_scale"), std::int64_t{scaled ? 1 : 0},
-      launcher.address<std::uint16_t>("out.o"), launcher.address<float>("out.m"),
-      launcher.address<float>("out.l"), input.q.dim(0), static_cast<std::int32_t>(shape.kv_heads),
-      static_cast<std::int32_t>(input.q.dim(1) / shape.kv_heads),
-      static_cast<std::int32_t>(shape.head_dim), partitions,
-      std::int32_t{shape.layout == KvLayout::kInterleaved ? 2 : 1},
-      static_cast<float>(input.sm_scale), largest_p(item.contract),
-      static_cast<std::int32_t>(item.contract.v_past_context),
-      static_cast<std::int32_t>(item.contract.fp8_encoding),
-      static_cast<std::int32_t>(item.contract.fp8_overflow));
+  const std::int64_t keys = input.sparse_block_table.dim(2) * kPage;
+  launcher.enqueue(device::launch::Fp8AttentionPartition{
+      .q = launcher.address<const std::uint16_t>("q"),
+      .q_row_stride = input.q.stride(0),
+      .q_head_stride = input.q.stride(1),
+      .k_cache = launcher.address<const std::uint8_t>("k_cache"),
+      .v_cache =
+          launcher.address<const std::uint8_t>(launcher.has("v_cache") ? "v_cache" : "k_cache"),
+      .pages = shape.v_view_pages(),
+      .page_table = launcher.address<const std::int32_t>("sparse_block_table"),
+      .table_row_stride = input.sparse_block_table.stride(0),
+      .table_head_stride = input.sparse_block_table.stride(1),
+      .context_lens = launcher.address<const std::int32_t>("sparse_context_lens"),
+      .context_row_stride = input.sparse_context_lens.stride(0),
+      .context_head_stride = input.sparse_context_lens.stride(1),
+      .k_scale = launcher.address_or_null<const float>("k_scale"),
+      .v_scale = launcher.address_or_null<const float>("v_scale"),
+      .scale_stride = launcher.has("k_scale") ? 1 : 0,
+      .o = launcher.address<std::uint16_t>("out.o"),
+      .m = launcher.address<float>("out.m"),
+      .l = launcher.address<float>("out.l"),
+      .rows = input.q.dim(0),
+      .kv_heads = shape.kv_heads,
+      .group = input.q.dim(1) / shape.kv_heads,
+      .head_dim = shape.head_dim,
+      .partitions = (keys + kPartitionKeys - 1) / kPartitionKeys,
+      .sides = shape.layout == KvLayout::kInterleaved ? 2 : 1,
+      .sm_scale = static_cast<float>(input.sm_scale),
+      .largest = largest_p(item.contract),
+      .masked_values = option(item.contract.v_past_context),
+      .encoding = option(item.contract.fp8_encoding),
+      .overflow = option(item.contract.fp8_overflow)});
 }
 
 /// Every value 1 and every score 0: l counts the keys, and o is 1 (bug case F07).

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "device/launch/glm5next_indexer.hpp"
 #include "fuzz/stages/glm5next_indexer.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "reference/stages/glm5next_indexer.hpp"
@@ -14,7 +15,6 @@ namespace {
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr DType kElementTypes[] = {DType::kFloat32, DType::kUInt8, DType::kBFloat16, DType::kInt32,
                                    DType::kInt64};
-constexpr std::uint32_t kThreads = 64;
 
 Tensor drawn_tokens(const Params& params, std::int64_t count, CounterRandom& random) {
   const std::int64_t inner = params["inner"];
@@ -190,32 +190,31 @@ void reference(const Case& item, Outputs& out) {
   put_numbers(out, "filled", {filled ? 1 : 0});
 }
 
-device::Grid grid_over(std::int64_t rows) {
-  return {.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 8)),
-          .threads_x = kThreads};
-}
-
 template <class T>
-void launch_scatter_as(const Case& item, const Launcher& launcher) {
+void launch_scatter(const Case& item, const Launcher& launcher) {
   const Tensor& tokens = item.input("tokens");
-  const std::int64_t requests = item.input("decode_lens").dim(0);
-  launcher.run(fmt::format("monoref_decode_scatter_b{}", 8 * sizeof(T)), grid_over(requests),
-               launcher.address<const T>("tokens"), tokens.layout().strides[0],
-               launcher.address<const std::int32_t>("decode_lens"),
-               launcher.address<T>("out.scattered"), requests, item.integer("next_n"),
-               tokens.dim(1), tokens.dim(0), static_cast<T>(item.integer("pad")));
+  launcher.enqueue(device::launch::DecodeScatter<T>{
+      .tokens = launcher.address<const T>("tokens"),
+      .token_stride = tokens.layout().strides[0],
+      .decode_lens = launcher.address<const std::int32_t>("decode_lens"),
+      .rows = launcher.address<T>("out.scattered"),
+      .requests = item.input("decode_lens").dim(0),
+      .lmax = item.integer("next_n"),
+      .inner = tokens.dim(1),
+      .token_count = tokens.dim(0),
+      .pad = static_cast<T>(item.integer("pad"))});
 }
 
-void launch_scatter(const Case& item, const Launcher& launcher) {
-  switch (item.input("tokens").element_size()) {
+void launch_scatter_as(std::size_t element_size, const Case& item, const Launcher& launcher) {
+  switch (element_size) {
     case 1:
-      return launch_scatter_as<std::uint8_t>(item, launcher);
+      return launch_scatter<std::uint8_t>(item, launcher);
     case 2:
-      return launch_scatter_as<std::uint16_t>(item, launcher);
+      return launch_scatter<std::uint16_t>(item, launcher);
     case 4:
-      return launch_scatter_as<std::uint32_t>(item, launcher);
+      return launch_scatter<std::uint32_t>(item, launcher);
     default:
-      return launch_scatter_as<std::uint64_t>(item, launcher);
+      return launch_scatter<std::uint64_t>(item, launcher);
   }
 }
 
@@ -224,22 +223,31 @@ void launch(const Case& item, const Launcher& launcher) {
   const std::int64_t requests = item.input("decode_lens").dim(0);
   const std::int64_t tokens = item.integer("num_decode_tokens");
   const Tensor& positions = item.input("positions");
-  const Tensor& buffer = item.input("topk_buffer");
   const bool padded = item.integer("requires_padding") != 0;
-  launcher.run("monoref_decode_scatter_indices", grid_over(requests), lengths,
-               launcher.address<std::int64_t>("out.req_id"),
-               launcher.address<std::int64_t>("out.intra"), requests, tokens);
-  launch_scatter(item, launcher);
-  launcher.run("monoref_decode_topk_seq_lens", grid_over(requests),
-               launcher.address<const std::int64_t>("positions"), positions.layout().strides[0],
-               lengths, launcher.address<std::int32_t>("out.topk_seq_lens"), requests,
-               item.integer("next_n"), padded ? tokens : positions.dim(0),
-               static_cast<std::int32_t>(padded));
+  launcher.enqueue(
+      device::launch::DecodeScatterIndices{.decode_lens = lengths,
+                                           .req_id = launcher.address<std::int64_t>("out.req_id"),
+                                           .intra = launcher.address<std::int64_t>("out.intra"),
+                                           .requests = requests,
+                                           .tokens = tokens});
+  launch_scatter_as(item.input("tokens").element_size(), item, launcher);
+  launcher.enqueue(device::launch::DecodeTopkSeqLens{
+      .positions = launcher.address<const std::int64_t>("positions"),
+      .position_stride = positions.layout().strides[0],
+      .decode_lens = lengths,
+      .topk_seq_lens = launcher.address<std::int32_t>("out.topk_seq_lens"),
+      .requests = requests,
+      .next_n = item.integer("next_n"),
+      .tokens = padded ? tokens : positions.dim(0),
+      .padded = option(padded)});
   if (!is_filled(item)) return;
-  launcher.run("monoref_fill_causal_indices", grid_over(tokens),
-               launcher.address<const std::int64_t>("fill_positions"),
-               launcher.address<std::int32_t>("out.topk_buffer"), buffer.layout().strides[0],
-               tokens, static_cast<std::int32_t>(buffer.dim(1)));
+  const Layout& buffer = item.input("topk_buffer").layout();
+  launcher.enqueue(device::launch::FillCausalIndices{
+      .positions = launcher.address<const std::int64_t>("fill_positions"),
+      .topk_indices = launcher.address<std::int32_t>("out.topk_buffer"),
+      .row_stride = buffer.strides[0],
+      .rows = tokens,
+      .width = buffer.dims[1]});
 }
 
 /// The bits of an element of a contiguous row.

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/glm5next_indexer.hpp"
 #include "fuzz/stages/glm5next_indexer.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "reference/rules/glm5next_expand_pools.hpp"
@@ -94,18 +95,18 @@ void reference(const Case& item, Outputs& out) {
 }
 
 void launch(const Case& item, const Launcher& launcher) {
-  const Tensor& pools = item.input("pool_ids");
+  const Layout& pools = item.input("pool_ids").layout();
   const std::int64_t columns = expanded_pool_columns(input_of(item));
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(pools.dim(0), 1, 8)),
-      .threads_x = 64};
-  launcher.run("monoref_expand_pools", grid, launcher.address<const std::int32_t>("pool_ids"),
-               pools.layout().strides[0], pools.layout().strides[1],
-               launcher.address<const std::int32_t>("seq_lens"),
-               launcher.address<std::int32_t>("out.token_ids"),
-               columns + row_gap(item, "out_row_gap"), pools.dim(0),
-               static_cast<std::int32_t>(pools.dim(1)),
-               static_cast<std::int32_t>(item.integer("pool_size")));
+  launcher.enqueue(
+      device::launch::ExpandPools{.pool_ids = launcher.address<const std::int32_t>("pool_ids"),
+                                  .pool_row_stride = pools.strides[0],
+                                  .pool_id_stride = pools.strides[1],
+                                  .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+                                  .token_ids = launcher.address<std::int32_t>("out.token_ids"),
+                                  .token_row_stride = columns + row_gap(item, "out_row_gap"),
+                                  .rows = pools.dims[0],
+                                  .selected = pools.dims[1],
+                                  .pool_size = item.integer("pool_size")});
 }
 
 /// Pools can be read back from their tokens, and the tail is what follows the last whole pool.

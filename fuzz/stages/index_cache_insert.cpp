@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/index_cache_insert.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
@@ -197,47 +198,43 @@ void reference(const Case& item, Outputs& out) {
 }
 
 template <class Element, class Slot>
-void launch_as(const Case& item, const Launcher& launcher, const char* kernel) {
+void launch_as(const Case& item, const Launcher& launcher) {
   const Tensor& keys = item.input("index_k");
   const Tensor& cache = item.input("index_cache");
   const Tensor& slots = item.input("slot_mapping");
-  constexpr std::int64_t kThreads = 64;
-  const std::int64_t per_row =
-      std::min<std::int64_t>(launcher.wave(), std::max<std::int64_t>(cache.dim(2), 1));
-  // Keys without dims are none, whatever the cache has.
-  const std::int64_t rows = keys.empty() ? 0 : keys.dim(0);
-  const std::int64_t blocks = (rows * per_row + kThreads - 1) / kThreads;
-  launcher.run(
-      kernel,
-      device::Grid{
-          .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(blocks, 1, 1024)),
-          .threads_x = kThreads},
-      launcher.address<const Element>("index_k"), keys.layout().strides[0],
-      keys.layout().strides[1], rows, launcher.address<const Slot>("slot_mapping"),
-      slots.layout().strides[0], slots.dim(0), launcher.address<Element>("out.index_cache"),
-      cache.layout().strides[0], cache.layout().strides[1], cache.dim(0) * cache.dim(1),
-      static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)));
+  launcher.enqueue(device::launch::IndexCacheInsert<Element, Slot>{
+      .keys = launcher.address<const Element>("index_k"),
+      .key_row_stride = keys.layout().strides[0],
+      .key_dim_stride = keys.layout().strides[1],
+      // Keys without dims are none, whatever the cache has.
+      .key_rows = keys.empty() ? 0 : keys.dim(0),
+      .slots = launcher.address<const Slot>("slot_mapping"),
+      .slot_stride = slots.layout().strides[0],
+      .slot_count = slots.dim(0),
+      .cache = launcher.address<Element>("out.index_cache"),
+      .cache_block_stride = cache.layout().strides[0],
+      .cache_token_stride = cache.layout().strides[1],
+      .capacity = cache.dim(0) * cache.dim(1),
+      .block_size = cache.dim(1),
+      .dim = cache.dim(2)});
 }
 
 template <class Element>
-void launch_sized(const Case& item, const Launcher& launcher, int bits) {
-  const bool narrow = item.input("slot_mapping").type() == DType::kInt32;
-  const std::string kernel =
-      fmt::format("monoref_index_cache_insert_b{}_s{}", bits, narrow ? 32 : 64);
-  if (narrow)
-    launch_as<Element, std::int32_t>(item, launcher, kernel.c_str());
+void launch_sized(const Case& item, const Launcher& launcher) {
+  if (item.input("slot_mapping").type() == DType::kInt32)
+    launch_as<Element, std::int32_t>(item, launcher);
   else
-    launch_as<Element, std::int64_t>(item, launcher, kernel.c_str());
+    launch_as<Element, std::int64_t>(item, launcher);
 }
 
 void launch(const Case& item, const Launcher& launcher) {
   switch (item.input("index_cache").element_size()) {
     case 1:
-      return launch_sized<std::uint8_t>(item, launcher, 8);
+      return launch_sized<std::uint8_t>(item, launcher);
     case 2:
-      return launch_sized<std::uint16_t>(item, launcher, 16);
+      return launch_sized<std::uint16_t>(item, launcher);
     default:
-      return launch_sized<std::uint32_t>(item, launcher, 32);
+      return launch_sized<std::uint32_t>(item, launcher);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "device/launch/index_score.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -206,53 +207,49 @@ void reference(const Case& item, Outputs& out) {
   index_score_fast(input_of(item), {out[0].tensor.view<float, 3>()});
 }
 
-constexpr std::uint32_t kPassColumns = 16;  ///< rows and heads that the kernel takes at once
-
-/// Columns of one pass that the kernel's dynamic shared memory must hold.
-std::uint32_t pass_columns(std::int64_t columns) {
-  for (const std::uint32_t size : {1u, 4u})
-    if (columns <= size) return size;
-  return kPassColumns;
-}
-
-template <class Element, class... Encoding>
-void launch_as(const char* kernel, const Case& item, const Launcher& launcher,
-               Encoding... encoding) {
+template <class Element>
+void launch_as(const Case& item, const Launcher& launcher) {
   const Layout& q = item.input("index_q").layout();
   const Layout& cache = item.input("index_cache").layout();
   const Layout& table = item.input("block_table").layout();
   const Layout& score = item.input("score").layout();
-  const auto narrow = [&](const char* name) {
-    return static_cast<std::int32_t>(item.integer(name));
-  };
-  const std::int64_t requests = q.dims[0] / item.integer("q_len");
-  const std::int64_t columns = q.dims[1] * item.integer("q_len");
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(table.dims[1], 1, 3)),
-      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(requests, 1, 4)),
-      .blocks_z = static_cast<std::uint32_t>((columns + kPassColumns - 1) / kPassColumns),
-      .threads_x = 128,
-      .shared_bytes = 512 * pass_columns(columns)};
-  launcher.run(kernel, grid, launcher.address<const std::uint16_t>("index_q"), q.strides[0],
-               q.strides[1], launcher.address<const Element>("index_cache"), cache.strides[0],
-               cache.strides[1], cache.dims[0], launcher.address<const std::int32_t>("block_table"),
-               table.strides[0], launcher.address<const std::int32_t>("seq_lens"),
-               item.input("seq_lens").layout().strides[0], launcher.address<float>("out.score"),
-               score.strides[1], score.strides[0], q.dims[0], static_cast<std::int32_t>(q.dims[1]),
-               static_cast<std::int32_t>(q.dims[2]), static_cast<std::int32_t>(table.dims[1]),
-               narrow("q_len"), narrow("topk"), narrow("init_blocks"), narrow("local_blocks"),
-               static_cast<float>(item.real("sm_scale")), encoding...,
-               std::int32_t{1},  // scores are scaled
-               std::int32_t{0},  // tables and lengths have a row for each query row
-               narrow("world"), narrow("rank"), narrow("shard_from"));
+  launcher.enqueue(device::launch::IndexScore<Element>{
+      .q = launcher.address<const std::uint16_t>("index_q"),
+      .q_row_stride = q.strides[0],
+      .q_head_stride = q.strides[1],
+      .cache = launcher.address<const Element>("index_cache"),
+      .cache_block_stride = cache.strides[0],
+      .cache_token_stride = cache.strides[1],
+      .cache_blocks = cache.dims[0],
+      .block_table = launcher.address<const std::int32_t>("block_table"),
+      .table_row_stride = table.strides[0],
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .seq_lens_stride = item.input("seq_lens").layout().strides[0],
+      .scores = launcher.address<float>("out.score"),
+      .score_row_stride = score.strides[1],
+      .score_head_stride = score.strides[0],
+      .rows = q.dims[0],
+      .heads = q.dims[1],
+      .dim = q.dims[2],
+      .width = table.dims[1],
+      .q_len = item.integer("q_len"),
+      .topk = item.integer("topk"),
+      .init_blocks = item.integer("init_blocks"),
+      .local_blocks = item.integer("local_blocks"),
+      .sm_scale = static_cast<float>(item.real("sm_scale")),
+      .encoding = option(item.contract.fp8_encoding),
+      .scaling = 1,
+      .tables_of = 0,
+      .world = item.integer("world"),
+      .rank = item.integer("rank"),
+      .shard_from = item.integer("shard_from")});
 }
 
 void launch(const Case& item, const Launcher& launcher) {
   if (item.input("index_cache").type() == DType::kBFloat16)
-    launch_as<std::uint16_t>("monoref_index_score_bf16", item, launcher);
+    launch_as<std::uint16_t>(item, launcher);
   else
-    launch_as<std::uint8_t>("monoref_index_score_fp8", item, launcher,
-                            static_cast<std::int32_t>(item.contract.fp8_encoding));
+    launch_as<std::uint8_t>(item, launcher);
 }
 
 /// The requests of a case in reversed order.

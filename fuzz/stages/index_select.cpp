@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/index_select.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -213,82 +214,74 @@ void reference(const Case& item, Outputs& out) {
   if (has_candidates(item)) write_candidates(item, out[3].tensor.view<std::int64_t, 4>());
 }
 
-/// Arguments that the kernels of the stage share.
-struct Launch {
-  const Case& item;
-  const Launcher& launcher;
-  IndexSelectInput input = input_of(item);
-  std::vector<OutputSpec> specs = outputs(item);
-
-  device::Grid grid(bool long_contexts) const {
-    const auto rows =
-        static_cast<std::uint32_t>(std::clamp<std::int64_t>(input.score.dim(1), 1, 8));
-    const auto heads =
-        static_cast<std::uint32_t>(std::clamp<std::int64_t>(input.score.dim(0), 1, 4));
-    return {.blocks_x = rows,
-            .blocks_y = heads,
-            .threads_x = long_contexts && input.block_table.dim(1) > 512 ? 256u : 64u};
-  }
-  std::int32_t narrow(const char* name) const {
-    return static_cast<std::int32_t>(item.integer(name));
-  }
-  std::int32_t tie() const { return static_cast<std::int32_t>(item.contract.topk_ties); }
-  std::int32_t heads() const { return static_cast<std::int32_t>(input.score.dim(0)); }
-  std::int32_t width() const { return static_cast<std::int32_t>(input.block_table.dim(1)); }
-  template <class T>
-  T* out(const char* name) const {
-    return launcher.address<T>(fmt::format("out.{}", name));
-  }
-  std::int64_t row_stride(std::size_t spec) const { return specs[spec].layout.strides[1]; }
-  std::int64_t head_stride(std::size_t spec) const { return specs[spec].layout.strides[0]; }
-};
-
-void launch_whole(const Launch& l) {
-  l.launcher.run("monoref_index_select", l.grid(true), l.launcher.address<const float>("score"),
-                 l.input.score.stride(1), l.input.score.stride(0),
-                 l.launcher.address<const std::int32_t>("block_table"),
-                 l.input.block_table.stride(0), l.launcher.address<const std::int32_t>("seq_lens"),
-                 l.input.seq_lens.stride(0), l.out<std::int32_t>("topk_idx"), l.row_stride(0),
-                 l.head_stride(0), l.out<std::int32_t>("sparse_block_table"), l.row_stride(1),
-                 l.head_stride(1), l.out<std::int32_t>("sparse_context_lens"), l.row_stride(2),
-                 l.head_stride(2), l.input.score.dim(1), l.heads(), l.width(), l.narrow("q_len"),
-                 l.narrow("topk"), l.narrow("init_blocks"), l.narrow("local_blocks"),
-                 l.narrow("block_page_stride"), std::int32_t{0}, l.tie());
+device::launch::Selection selection_arguments(const Case& item, const Launcher& launcher) {
+  const Layout& score = item.input("score").layout();
+  return {.seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+          .seq_lens_stride = item.input("seq_lens").layout().strides[0],
+          .rows = score.dims[1],
+          .heads = score.dims[0],
+          .q_len = item.integer("q_len"),
+          .topk = item.integer("topk"),
+          .tables_of = 0,
+          .tie = option(item.contract.topk_ties)};
 }
 
-void launch_candidates(const Launch& l, std::int32_t rank) {
-  const std::int64_t topk = l.item.integer("topk");
-  const std::int64_t rows = l.input.score.dim(1);
-  std::int64_t* const candidates =
-      l.out<std::int64_t>("candidates") + rank * rows * l.heads() * topk;
-  l.launcher.run("monoref_index_candidates", l.grid(true), l.launcher.address<const float>("score"),
-                 l.input.score.stride(1), l.input.score.stride(0),
-                 l.launcher.address<const std::int32_t>("seq_lens"), l.input.seq_lens.stride(0),
-                 candidates, l.heads() * topk, topk, rows, l.heads(), l.narrow("q_len"),
-                 l.narrow("topk"), l.narrow("init_blocks"), l.narrow("local_blocks"),
-                 l.narrow("ranks"), rank, std::int32_t{0}, l.tie());
+device::launch::BlockScores scores_of(const Case& item, const Launcher& launcher) {
+  const Layout& score = item.input("score").layout();
+  return {.data = launcher.address<const float>("score"),
+          .row_stride = score.strides[1],
+          .head_stride = score.strides[0],
+          .init_blocks = item.integer("init_blocks"),
+          .local_blocks = item.integer("local_blocks")};
 }
 
-void launch_merge(const Launch& l) {
-  const std::int64_t topk = l.item.integer("topk");
-  const std::int64_t rows = l.input.score.dim(1);
-  l.launcher.run("monoref_index_merge", l.grid(false),
-                 static_cast<const std::int64_t*>(l.out<std::int64_t>("candidates")),
-                 rows * l.heads() * topk, l.heads() * topk, topk,
-                 l.launcher.address<const std::int32_t>("block_table"),
-                 l.input.block_table.stride(0), l.launcher.address<const std::int32_t>("seq_lens"),
-                 l.input.seq_lens.stride(0), l.out<std::int32_t>("topk_idx"), l.row_stride(0),
-                 l.head_stride(0), l.out<std::int32_t>("sparse_block_table"), l.row_stride(1),
-                 l.head_stride(1), l.out<std::int32_t>("sparse_context_lens"), l.row_stride(2),
-                 l.head_stride(2), rows, l.heads(), l.width(), l.narrow("q_len"), l.narrow("topk"),
-                 l.narrow("ranks"), l.narrow("block_page_stride"), std::int32_t{0}, l.tie());
+device::launch::SelectedPages pages_of(const Case& item, const Launcher& launcher) {
+  const Layout& table = item.input("block_table").layout();
+  const std::vector<OutputSpec> specs = outputs(item);
+  const auto stride = [&](std::size_t spec, std::size_t axis) {
+    return specs[spec].layout.strides[axis];
+  };
+  return {.block_table = launcher.address<const std::int32_t>("block_table"),
+          .table_row_stride = table.strides[0],
+          .width = table.dims[1],
+          .topk_idx = launcher.address<std::int32_t>("out.topk_idx"),
+          .topk_row_stride = stride(0, 1),
+          .topk_head_stride = stride(0, 0),
+          .page_table = launcher.address<std::int32_t>("out.sparse_block_table"),
+          .page_row_stride = stride(1, 1),
+          .page_head_stride = stride(1, 0),
+          .context_lens = launcher.address<std::int32_t>("out.sparse_context_lens"),
+          .context_row_stride = stride(2, 1),
+          .context_head_stride = stride(2, 0),
+          .page_stride = item.integer("block_page_stride")};
 }
 
 void launch(const Case& item, const Launcher& launcher) {
-  const Launch l{item, launcher};
-  if (!has_candidates(item)) return launch_whole(l);
-  for (std::int32_t rank = 0; rank < l.narrow("ranks"); ++rank) launch_candidates(l, rank);
-  launch_merge(l);
+  const device::launch::Selection of = selection_arguments(item, launcher);
+  const device::launch::SelectedPages pages = pages_of(item, launcher);
+  if (!has_candidates(item))
+    return launcher.enqueue(
+        device::launch::IndexSelect{.of = of, .scores = scores_of(item, launcher), .pages = pages});
+  auto* const candidates = launcher.address<std::int64_t>("out.candidates");
+  const std::int64_t of_row = of.heads * of.topk;
+  const std::int64_t of_rank = of.rows * of_row;
+  const std::int64_t ranks = item.integer("ranks");
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    launcher.enqueue(device::launch::IndexCandidates{.of = of,
+                                                     .scores = scores_of(item, launcher),
+                                                     .width = pages.width,
+                                                     .candidates = candidates + rank * of_rank,
+                                                     .candidate_row_stride = of_row,
+                                                     .candidate_head_stride = of.topk,
+                                                     .world = ranks,
+                                                     .rank = rank});
+  launcher.enqueue(device::launch::IndexMerge{.of = of,
+                                              .candidates = candidates,
+                                              .candidate_rank_stride = of_rank,
+                                              .candidate_row_stride = of_row,
+                                              .candidate_head_stride = of.topk,
+                                              .world = ranks,
+                                              .pages = pages});
 }
 
 std::optional<std::string> ranks_do_not_matter(const Case& item, const Outputs& out,

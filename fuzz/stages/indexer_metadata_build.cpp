@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/launch/compressed_slot_mapping.hpp"
+#include "device/launch/decode_expand.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
@@ -209,24 +211,24 @@ void reference(const Case& item, Outputs& out) {
 
 // --- Kernels ---
 
-CacheSharingArguments sharing_of(const BuiltStep& step) {
+device::launch::CacheSharing sharing_of(const BuiltStep& step) {
   return cache_sharing(step.config.compress_ratio, step.metadata.context_parallel);
 }
 
 void launch_slots(const Case& item, const BuiltStep& step, const Launcher& launcher) {
   if (!step.maps_slots(item)) return;
   const Tensor& table = item.input("block_table");
-  launch_slot_mapping(launcher,
-                      {.query_start_loc = launcher.address<const std::int32_t>("query_start_loc"),
-                       .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
-                       .block_table = {launcher.address<const std::int32_t>("block_table"),
-                                       table.layout().strides[0]},
-                       .slots = launcher.address<std::int64_t>("out.slot_mapping"),
-                       .requests = item.input("seq_lens").dim(0),
-                       .slot_count = item.input("slot_mapping").dim(0),
-                       .width = table.dim(1),
-                       .storage_block_size = step.config.storage_block_size,
-                       .sharing = sharing_of(step)});
+  launcher.enqueue(device::launch::CompressedSlotMapping{
+      .query_start_loc = launcher.address<const std::int32_t>("query_start_loc"),
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .block_table = launcher.address<const std::int32_t>("block_table"),
+      .table_row_stride = table.layout().strides[0],
+      .slot_mapping = launcher.address<std::int64_t>("out.slot_mapping"),
+      .requests = item.input("seq_lens").dim(0),
+      .slot_count = item.input("slot_mapping").dim(0),
+      .width = table.dim(1),
+      .storage_block_size = step.config.storage_block_size,
+      .sharing = sharing_of(step)});
 }
 
 void launch_decodes(const Case& item, const BuiltStep& step, const Launcher& launcher) {
@@ -236,38 +238,46 @@ void launch_decodes(const Case& item, const BuiltStep& step, const Launcher& lau
   const bool uniform = decode.path == DecodePath::kFlattenUniform;
   const std::int64_t query = uniform ? decode.seq_lens.dim(0) / decodes : decode.seq_lens.dim(1);
   const bool clamped = step.config.lengths == LengthRule::kClamped;
-  DecodeExpandLaunch arguments{
-      .seq_lens = {launcher.address<const std::int32_t>("seq_lens"), 1},
+  device::launch::DecodeExpand arguments{
+      .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+      .seq_lens_stride = 1,
       .decode_seq_lens = launcher.address<std::int32_t>("out.decode_seq_lens"),
       // A batch without queries has no native rows, but a tail to zero.
       .requests = query > 0 ? decodes : 0,
       .live_rows = std::min(decode.seq_lens.dim(0) * decode.seq_lens.dim(1),
                             query > 0 ? decodes * query : 0),
       .length_rows = step.config.max_num_batched_tokens,
-      .query_len = std::max<std::int64_t>(query, 1),
+      .max_decode_len = std::max<std::int64_t>(query, 1),
       .sharing = sharing_of(step),
-      .length_limit = clamped ? static_cast<std::int32_t>(step.config.max_model_len) : -1};
+      .length_limit = clamped ? step.config.max_model_len : -1};
   if (uniform) {
     const Tensor& table = item.input("block_table");
-    arguments.block_table = {launcher.address<const std::int32_t>("block_table"),
-                             table.layout().strides[0]};
+    arguments.block_table = launcher.address<const std::int32_t>("block_table");
+    arguments.table_row_stride = table.layout().strides[0];
     arguments.width = table.dim(1);
     arguments.expanded_table = launcher.address<std::int32_t>("out.decode_block_table");
     arguments.expanded_width = arguments.expanded_row_stride = decode.block_table.dim(1);
     arguments.decode_lens = launcher.address<std::int32_t>("out.decode_lens");
   }
-  launch_decode_expand(launcher, arguments);
+  launcher.enqueue(arguments);
 }
 
 /// The last chunk first: what a chunk writes behind its own part is not made good by the next one.
 void launch_chunks(const BuiltStep& step, const Launcher& launcher) {
   const auto& chunks = step.chunks();
-  std::vector<PrefillChunkLaunch> launches;
-  PrefillChunkLaunch next{
-      .cu_seq_lens = launcher.address<std::int32_t>("out." + chunk_output("cu_seq_lens")),
+  std::vector<std::pair<std::int32_t*, device::launch::PrefillChunkMetadata>> launches;
+  auto* cu_seq_lens = launcher.address<std::int32_t>("out." + chunk_output("cu_seq_lens"));
+  device::launch::PrefillChunkMetadata next{
+      .query_start_loc = nullptr,
+      .seq_lens = nullptr,
+      .cu_seq_lens = nullptr,
       .token_to_seq = launcher.address<std::int32_t>("out." + chunk_output("token_to_seq")),
       .cu_seqlen_ks = launcher.address<std::int32_t>("out." + chunk_output("cu_seqlen_ks")),
       .cu_seqlen_ke = launcher.address<std::int32_t>("out." + chunk_output("cu_seqlen_ke")),
+      .requests = 0,
+      .entries = 0,
+      .slice_start = 0,
+      .slice_stop = 0,
       .sharing = sharing_of(step)};
   for (const IndexerPrefillChunk& chunk : chunks) {
     next.query_start_loc =
@@ -275,16 +285,16 @@ void launch_chunks(const BuiltStep& step, const Launcher& launcher) {
     next.seq_lens = launcher.address<const std::int32_t>("seq_lens") + chunk.chunk.request_start;
     next.requests = chunk.shape.num_reqs;
     next.entries = chunk.shape.total_seq_lens;
-    next.query_start = chunk.chunk.query_start;
-    next.query_stop = chunk.chunk.query_stop;
-    launches.push_back(next);
-    next.cu_seq_lens += chunk.shape.num_reqs + 1;
+    next.slice_start = chunk.chunk.query_start;
+    next.slice_stop = chunk.chunk.query_stop;
+    launches.emplace_back(cu_seq_lens, next);
+    cu_seq_lens += chunk.shape.num_reqs + 1;
     next.token_to_seq += chunk.shape.total_seq_lens;
     next.cu_seqlen_ks += queries_of(chunk);
     next.cu_seqlen_ke += queries_of(chunk);
   }
   for (auto at = launches.rbegin(); at != launches.rend(); ++at)
-    launch_prefill_chunk(launcher, *at);
+    enqueue_prefill_chunk(launcher, at->first, at->second);
 }
 
 void launch(const Case& item, const Launcher& launcher) {

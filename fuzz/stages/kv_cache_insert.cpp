@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/kv_cache_insert.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -286,65 +287,66 @@ void reference(const Case& item, Outputs& out) {
   kv_cache_insert(input_of(item), {out[0].tensor, v_cache, out.back().tensor});
 }
 
-device::Grid grid_of(std::int64_t rows) {
-  return {.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>((rows + 3) / 4, 1, 64)),
-          .threads_x = 64};
-}
-
-struct Slots {
-  const std::int64_t* data;
-  std::int64_t stride;
-  std::int64_t count;
-};
-
-template <class Element, class... Options>
-void launch_kv(const Case& item, const Launcher& launcher, const char* kernel, const Slots& slots,
-               Options... options) {
+template <class Element>
+void launch_kv(const Case& item, const Launcher& launcher, const device::launch::Fp8Codes& codes) {
   const bool shared = interleaved(item.contract);
   const Tensor& k = item.input("k");
   const Tensor& cache = item.input(shared ? "kv_cache" : "k_cache");
-  launcher.run(kernel, grid_of(k.dim(0)), launcher.address<const float>("k"), k.layout().strides[0],
-               launcher.address<const std::uint16_t>("v"), item.input("v").layout().strides[0],
-               k.dim(0), slots.data, slots.stride, slots.count,
-               launcher.address<Element>(shared ? "out.kv_cache" : "out.k_cache"),
-               launcher.address<Element>(shared ? "out.kv_cache" : "out.v_cache"),
-               cache.dim(0) * kBlock, static_cast<std::int32_t>(k.dim(1)),
-               static_cast<std::int32_t>(k.dim(2)), static_cast<std::int32_t>(shared ? 2 : 1),
-               options...);
+  const Tensor& slots = item.input("slot_mapping");
+  launcher.enqueue(device::launch::KvCacheInsert<Element>{
+      .k = launcher.address<const float>("k"),
+      .k_row_stride = k.layout().strides[0],
+      .v = launcher.address<const std::uint16_t>("v"),
+      .v_row_stride = item.input("v").layout().strides[0],
+      .rows = k.dim(0),
+      .slots = launcher.address<const std::int64_t>("slot_mapping"),
+      .slot_stride = slots.layout().strides[0],
+      .slot_count = slots.dim(0),
+      .k_cache = launcher.address<Element>(shared ? "out.kv_cache" : "out.k_cache"),
+      .v_cache = launcher.address<Element>(shared ? "out.kv_cache" : "out.v_cache"),
+      .capacity = cache.dim(0) * kBlock,
+      .heads = k.dim(1),
+      .head_dim = k.dim(2),
+      .sides = shared ? 2 : 1,
+      .codes = codes});
 }
 
-template <class Element, class... Options>
-void launch_index(const Case& item, const Launcher& launcher, const char* kernel,
-                  const Slots& slots, Options... options) {
+template <class Element>
+void launch_index(const Case& item, const Launcher& launcher,
+                  const device::launch::Fp8Codes& codes) {
   const Tensor& keys = item.input("index_k");
   const Tensor& cache = item.input("index_cache");
-  launcher.run(kernel, grid_of(keys.dim(0)), launcher.address<const float>("index_k"),
-               keys.layout().strides[0], keys.dim(0), slots.data, slots.stride, slots.count,
-               launcher.address<Element>("out.index_cache"), cache.layout().strides[0],
-               cache.layout().strides[1], cache.dim(0) * cache.dim(1),
-               static_cast<std::int32_t>(cache.dim(1)), static_cast<std::int32_t>(cache.dim(2)),
-               options...);
+  const Tensor& slots = item.input("slot_mapping");
+  launcher.enqueue(device::launch::IndexKeyInsert<Element>{
+      .keys = launcher.address<const float>("index_k"),
+      .key_row_stride = keys.layout().strides[0],
+      .rows = keys.dim(0),
+      .slots = launcher.address<const std::int64_t>("slot_mapping"),
+      .slot_stride = slots.layout().strides[0],
+      .slot_count = slots.dim(0),
+      .cache = launcher.address<Element>("out.index_cache"),
+      .cache_block_stride = cache.layout().strides[0],
+      .cache_token_stride = cache.layout().strides[1],
+      .capacity = cache.dim(0) * cache.dim(1),
+      .block_size = cache.dim(1),
+      .dim = cache.dim(2),
+      .codes = codes});
 }
 
 void launch(const Case& item, const Launcher& launcher) {
-  const Tensor& slot_mapping = item.input("slot_mapping");
-  const Slots slots{launcher.address<const std::int64_t>("slot_mapping"),
-                    slot_mapping.layout().strides[0], slot_mapping.dim(0)};
-  const auto key_source = static_cast<std::int32_t>(item.contract.key_source);
-  const auto encoding = static_cast<std::int32_t>(item.contract.fp8_encoding);
-  const auto overflow = static_cast<std::int32_t>(item.contract.fp8_overflow);
-  if (input_of(item).k_cache.element_size() == 1)
-    launch_kv<std::uint8_t>(
-        item, launcher, "monoref_kv_cache_insert_fp8", slots,
-        static_cast<float>(item.real("k_scale")), static_cast<float>(item.real("v_scale")),
-        static_cast<std::int32_t>(item.contract.kv_scale), key_source, encoding, overflow);
-  else
-    launch_kv<std::uint16_t>(item, launcher, "monoref_kv_cache_insert_bf16", slots);
+  device::launch::Fp8Codes codes{.key_source = option(item.contract.key_source),
+                                 .encoding = option(item.contract.fp8_encoding),
+                                 .overflow = option(item.contract.fp8_overflow)};
   if (item.input("index_cache").element_size() == 1)
-    launch_index<std::uint8_t>(item, launcher, "monoref_index_key_insert_fp8", slots, key_source,
-                               encoding, overflow);
+    launch_index<std::uint8_t>(item, launcher, codes);
   else
-    launch_index<std::uint16_t>(item, launcher, "monoref_index_key_insert_bf16", slots);
+    launch_index<std::uint16_t>(item, launcher, codes);
+  if (input_of(item).k_cache.element_size() != 1)
+    return launch_kv<std::uint16_t>(item, launcher, codes);
+  codes.k_scale = static_cast<float>(item.real("k_scale"));
+  codes.v_scale = static_cast<float>(item.real("v_scale"));
+  codes.scaling = option(item.contract.kv_scale);
+  launch_kv<std::uint8_t>(item, launcher, codes);
 }
 
 /// Slots of the rows that take part, in order; -1 for rows that store nothing.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "device/launch/kv_page_address.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "reference/stages/page16_rebase.hpp"
@@ -84,17 +85,16 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Tensor& slots = item.input("slot_mapping");
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(slots.dim(0), 1, 65535)),
-      .threads_x = 64};
-  launcher.run(
-      "monoref_kv_page_address", grid, launcher.address<const std::int64_t>("slot_mapping"),
-      slots.layout().strides[0], launcher.address<std::int64_t>("out.k_offset"),
-      launcher.address<std::int64_t>("out.v_offset"), slots.dim(0),
-      static_cast<std::int32_t>(item.integer("kv_heads")),
-      static_cast<std::int32_t>(item.integer("head_dim")),
-      static_cast<std::int32_t>(item.integer("element_size")),
-      static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1));
+  launcher.enqueue(device::launch::KvPageAddress{
+      .slots = launcher.address<const std::int64_t>("slot_mapping"),
+      .slot_stride = slots.layout().strides[0],
+      .k_offsets = launcher.address<std::int64_t>("out.k_offset"),
+      .v_offsets = launcher.address<std::int64_t>("out.v_offset"),
+      .count = slots.dim(0),
+      .heads = item.integer("kv_heads"),
+      .head_dim = item.integer("head_dim"),
+      .element_bytes = item.integer("element_size"),
+      .sides = item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1});
 }
 
 /// Different elements of different live slots never share a byte, K and V in one buffer included.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "device/launch/moe_route.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -158,24 +159,27 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const MoeRouteInput input = input_of(item);
-  const std::int64_t rows = input.logits.dim(0);
-  const std::int64_t waves = std::clamp<std::int64_t>(rows, 1, 256 / launcher.wave());
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows / waves, 1, 3)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
   const std::int64_t out_stride =
       input.top_k + (input.shared ? 1 : 0) + row_gap(item, "out_row_gap");
   const bool here = item.contract.routed_scaling == RoutedScaling::kWeights;
-  launcher.run(
-      "monoref_moe_route", grid, launcher.address<const float>("logits"), input.logits.stride(0),
-      launcher.address<const float>("bias"), launcher.address<std::int32_t>("out.topk_ids"),
-      out_stride, launcher.address<float>("out.topk_weights"), out_stride, rows,
-      static_cast<std::int32_t>(input.logits.dim(1)), static_cast<std::int32_t>(input.top_k),
-      here ? static_cast<float>(input.scaling) : 1.0f, static_cast<std::int32_t>(input.renormalise),
-      static_cast<std::int32_t>(input.shared), static_cast<float>(input.shared_weight),
-      static_cast<std::int32_t>(item.contract.routing_key),
-      static_cast<std::int32_t>(item.contract.nan_key),
-      static_cast<std::int32_t>(item.contract.gate_weights == GateWeights::kBf16));
+  launcher.enqueue(device::launch::MoeRoute{
+      .logits = launcher.address<const float>("logits"),
+      .logits_row_stride = input.logits.stride(0),
+      .bias = launcher.address<const float>("bias"),
+      .ids = launcher.address<std::int32_t>("out.topk_ids"),
+      .ids_row_stride = out_stride,
+      .weights = launcher.address<float>("out.topk_weights"),
+      .weights_row_stride = out_stride,
+      .rows = input.logits.dim(0),
+      .n_routed = input.logits.dim(1),
+      .top_k = input.top_k,
+      .scaling = here ? static_cast<float>(input.scaling) : 1.0f,
+      .renormalise = option(input.renormalise),
+      .shared = option(input.shared),
+      .shared_weight = static_cast<float>(input.shared_weight),
+      .keys = option(item.contract.routing_key),
+      .nan_key = option(item.contract.nan_key),
+      .logits_bf16 = option(item.contract.gate_weights == GateWeights::kBf16)});
 }
 
 void set_scalar(Case& item, std::string_view name, Scalar value) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/launch/mx_quant.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -97,26 +98,24 @@ void reference(const Case& item, Outputs& out) {
 }
 
 template <class Element>
-void launch_as(const char* kernel, const Case& item, const Launcher& launcher) {
+void launch_as(const Case& item, const Launcher& launcher) {
   const Layout& x = item.input("x").layout();
-  const std::int64_t width = x.dims[1];
-  const std::int64_t waves = std::clamp<std::int64_t>(
-      (width / 8 + launcher.wave() - 1) / launcher.wave(), 1, 256 / launcher.wave());
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(width > 256 ? 2 : 1),
-      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(x.dims[0], 1, 3)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  launcher.run(kernel, grid, launcher.address<const Element>("x"), x.strides[0],
-               launcher.address<std::uint8_t>("out.codes"), width + row_gap(item, "codes_row_gap"),
-               launcher.address<std::uint8_t>("out.scales"), x.dims[0],
-               static_cast<std::int32_t>(width), static_cast<std::int32_t>(item.contract.mx_rule));
+  launcher.enqueue(device::launch::MxQuant<Element>{
+      .x = launcher.address<const Element>("x"),
+      .x_row_stride = x.strides[0],
+      .codes = launcher.address<std::uint8_t>("out.codes"),
+      .codes_row_stride = x.dims[1] + row_gap(item, "codes_row_gap"),
+      .scales = launcher.address<std::uint8_t>("out.scales"),
+      .rows = x.dims[0],
+      .width = x.dims[1],
+      .rule = option(item.contract.mx_rule)});
 }
 
 void launch(const Case& item, const Launcher& launcher) {
   if (item.input("x").type() == DType::kFloat32)
-    launch_as<float>("monoref_mx_quant_f32", item, launcher);
+    launch_as<float>(item, launcher);
   else
-    launch_as<std::uint16_t>("monoref_mx_quant_bf16", item, launcher);
+    launch_as<std::uint16_t>(item, launcher);
 }
 
 float element_of(const Case& item, std::int64_t row, std::int64_t i) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/launch/o_projection.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -88,20 +89,18 @@ void reference(const Case& item, Outputs& out) {
 void launch(const Case& item, const Launcher& launcher) {
   const Layout& a = item.input("a8").layout();
   const std::int64_t hidden = item.input("weight").dim(0);
-  const std::int64_t tokens = a.dims[0];
-  const std::int64_t tile = tokens > 8 ? 16 : 8;  // tokens that a block takes
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(hidden / 16, 1, 4)),
-      .blocks_y = static_cast<std::uint32_t>(std::clamp<std::int64_t>(tokens / tile, 1, 2)),
-      .threads_x = tile == 16 ? 128u : 64u,
-      .shared_bytes = 2112 * std::bit_ceil(static_cast<std::uint32_t>(
-                                 std::clamp<std::int64_t>(tokens, 1, tile)))};
-  launcher.run(
-      "monoref_o_projection", grid, launcher.address<const std::uint8_t>("a8"), a.strides[0],
-      launcher.address<const float>("a_scale"), launcher.address<const std::uint8_t>("weight"),
-      launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.out"),
-      hidden + row_gap(item, "out_row_gap"), tokens, static_cast<std::int32_t>(hidden),
-      static_cast<std::int32_t>(a.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
+  launcher.enqueue(
+      device::launch::OProjection{.x8 = launcher.address<const std::uint8_t>("a8"),
+                                  .x8_row_stride = a.strides[0],
+                                  .x_scale = launcher.address<const float>("a_scale"),
+                                  .weights = launcher.address<const std::uint8_t>("weight"),
+                                  .w_scale = launcher.address<const float>("w_scale"),
+                                  .out = launcher.address<std::uint16_t>("out.out"),
+                                  .out_row_stride = hidden + row_gap(item, "out_row_gap"),
+                                  .tokens = a.dims[0],
+                                  .rows = hidden,
+                                  .width = a.dims[1],
+                                  .encoding = option(item.contract.fp8_encoding)});
 }
 
 /// Whether every scale is an ordinary number, so that no product comes near the ends of binary32.

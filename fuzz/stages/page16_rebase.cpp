@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device/launch/page16_rebase.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
@@ -95,25 +96,26 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Tensor& table = item.input("block_table");
-  const auto sides =
-      static_cast<std::int32_t>(item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1);
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(table.dim(0), 1, 65535)),
-      .threads_x = 64};
+  const std::int64_t sides = item.contract.kv_layout == KvLayout::kInterleaved ? 2 : 1;
+  const std::int64_t table_stride = table.layout().strides[0];
   auto* rebased = launcher.address<std::int32_t>("out.block_table");
   const bool in_place = !launcher.has("block_table");
-  const std::int32_t* source =
-      in_place ? rebased : launcher.address<const std::int32_t>("block_table");
-  launcher.run("monoref_page16_rebase_table", grid, source, table.layout().strides[0], rebased,
-               in_place ? table.layout().strides[0] : table.dim(1) + row_gap(item, "out_row_gap"),
-               table.dim(0), static_cast<std::int32_t>(table.dim(1)), sides);
+  launcher.enqueue(device::launch::Page16RebaseTable{
+      .block_table = in_place ? rebased : launcher.address<const std::int32_t>("block_table"),
+      .table_row_stride = table_stride,
+      .rebased = rebased,
+      .rebased_row_stride = in_place ? table_stride : table.dim(1) + row_gap(item, "out_row_gap"),
+      .rows = table.dim(0),
+      .width = table.dim(1),
+      .sides = sides});
   const Tensor* slots = item.find_input("slot_mapping");
   if (slots == nullptr) return;
-  const device::Grid one{.blocks_x = static_cast<std::uint32_t>((slots->dim(0) + 63) / 64 + 1),
-                         .threads_x = 64};
-  launcher.run("monoref_page16_rebase_slots", one,
-               launcher.address<const std::int64_t>("slot_mapping"), slots->layout().strides[0],
-               launcher.address<std::int64_t>("out.slot_mapping"), slots->dim(0), sides);
+  launcher.enqueue(device::launch::Page16RebaseSlots{
+      .slots = launcher.address<const std::int64_t>("slot_mapping"),
+      .slot_stride = slots->layout().strides[0],
+      .rebased = launcher.address<std::int64_t>("out.slot_mapping"),
+      .count = slots->dim(0),
+      .sides = sides});
 }
 
 Case adopt(const Recording&, const RecordedCase& recorded) {

@@ -138,19 +138,20 @@ void reference(const Case& item, Outputs& out) {
 void launch(const Case& item, const Launcher& launcher) {
   const PrefillChunkMetadataInput input = input_of(item);
   const PrefillChunk& chunk = input.chunk;
-  launch_prefill_chunk(
-      launcher, {.query_start_loc =
-                     launcher.address<const std::int32_t>("query_start_loc") + chunk.request_start,
-                 .seq_lens = launcher.address<const std::int32_t>("seq_lens") + chunk.request_start,
-                 .cu_seq_lens = launcher.address<std::int32_t>("out.cu_seq_lens"),
-                 .token_to_seq = launcher.address<std::int32_t>("out.token_to_seq"),
-                 .cu_seqlen_ks = launcher.address<std::int32_t>("out.cu_seqlen_ks"),
-                 .cu_seqlen_ke = launcher.address<std::int32_t>("out.cu_seqlen_ke"),
-                 .requests = chunk.request_stop - chunk.request_start,
-                 .entries = prefill_chunk_shape(input).total_seq_lens,
-                 .query_start = chunk.query_start,
-                 .query_stop = chunk.query_stop,
-                 .sharing = cache_sharing(input.compress_ratio, input.context_parallel)});
+  enqueue_prefill_chunk(
+      launcher, launcher.address<std::int32_t>("out.cu_seq_lens"),
+      {.query_start_loc =
+           launcher.address<const std::int32_t>("query_start_loc") + chunk.request_start,
+       .seq_lens = launcher.address<const std::int32_t>("seq_lens") + chunk.request_start,
+       .cu_seq_lens = nullptr,
+       .token_to_seq = launcher.address<std::int32_t>("out.token_to_seq"),
+       .cu_seqlen_ks = launcher.address<std::int32_t>("out.cu_seqlen_ks"),
+       .cu_seqlen_ke = launcher.address<std::int32_t>("out.cu_seqlen_ke"),
+       .requests = chunk.request_stop - chunk.request_start,
+       .entries = prefill_chunk_shape(input).total_seq_lens,
+       .slice_start = chunk.query_start,
+       .slice_stop = chunk.query_stop,
+       .sharing = cache_sharing(input.compress_ratio, input.context_parallel)});
 }
 
 /// The case with other bounds of the chunk.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "device/launch/qk_norm_rope.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -204,29 +205,39 @@ void launch(const Case& item, const Launcher& launcher) {
   const HeadShape shape = shape_of(item);
   const Layout& qkv = item.input("qkv").layout();
   const Layout& table = item.input("cos_sin").layout();
-  const std::int64_t rows = qkv.dims[0];
-  const std::int64_t heads = rows * (shape.q_heads + shape.kv_heads + shape.index_q_heads + 1);
-  constexpr std::int64_t kThreads = 128;
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
-                              (heads * 32 + kThreads - 1) / kThreads, 1, 64)),
-                          .threads_x = kThreads};
   const auto bf16_input = [&](const char* name) {
     return launcher.address<const std::uint16_t>(name);
   };
   const auto row_stride = [&](std::int64_t count) {
     return count * shape.head_dim + row_gap(item, "out_row_gap");
   };
-  launcher.run(
-      "monoref_qk_norm_rope", grid, bf16_input("qkv"), qkv.strides[0], qkv.strides[1],
-      launcher.address<const std::int64_t>("position"), bf16_input("cos_sin"), table.strides[0],
-      table.dims[0], bf16_input("q_gamma"), bf16_input("k_gamma"), bf16_input("index_q_gamma"),
-      bf16_input("index_k_gamma"), launcher.address<std::uint16_t>("out.q"),
-      row_stride(shape.q_heads), launcher.address<std::uint16_t>("out.index_q"),
-      row_stride(shape.index_q_heads), launcher.address<float>("out.k"), row_stride(shape.kv_heads),
-      launcher.address<float>("out.index_k"), row_stride(1), rows,
-      static_cast<std::int32_t>(shape.q_heads), static_cast<std::int32_t>(shape.kv_heads),
-      static_cast<std::int32_t>(shape.index_q_heads), static_cast<std::int32_t>(shape.head_dim),
-      static_cast<std::int32_t>(shape.rotary_dim), static_cast<float>(item.real("eps")));
+  launcher.enqueue(
+      device::launch::QkNormRope{.qkv = bf16_input("qkv"),
+                                 .qkv_row_stride = qkv.strides[0],
+                                 .qkv_stride = qkv.strides[1],
+                                 .positions = launcher.address<const std::int64_t>("position"),
+                                 .cos_sin = bf16_input("cos_sin"),
+                                 .cos_sin_row_stride = table.strides[0],
+                                 .table_rows = table.dims[0],
+                                 .q_gamma = bf16_input("q_gamma"),
+                                 .k_gamma = bf16_input("k_gamma"),
+                                 .index_q_gamma = bf16_input("index_q_gamma"),
+                                 .index_k_gamma = bf16_input("index_k_gamma"),
+                                 .q = launcher.address<std::uint16_t>("out.q"),
+                                 .q_row_stride = row_stride(shape.q_heads),
+                                 .index_q = launcher.address<std::uint16_t>("out.index_q"),
+                                 .index_q_row_stride = row_stride(shape.index_q_heads),
+                                 .k = launcher.address<float>("out.k"),
+                                 .k_row_stride = row_stride(shape.kv_heads),
+                                 .index_k = launcher.address<float>("out.index_k"),
+                                 .index_k_row_stride = row_stride(1),
+                                 .tokens = qkv.dims[0],
+                                 .q_heads = shape.q_heads,
+                                 .kv_heads = shape.kv_heads,
+                                 .index_heads = shape.index_q_heads,
+                                 .head_dim = shape.head_dim,
+                                 .rotary_dim = shape.rotary_dim,
+                                 .eps = static_cast<float>(item.real("eps"))});
 }
 
 constexpr std::array<const char*, 4> kOutputs{"q", "k", "index_q", "index_k"};

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "device/launch/qkv_projection.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -173,20 +174,18 @@ void reference(const Case& item, Outputs& out) {
 void launch(const Case& item, const Launcher& launcher) {
   const Layout& x8 = item.input("x8").layout();
   const std::int64_t rows = item.input("weight").dim(0);
-  const std::int64_t tokens = x8.dims[0];
-  const auto tiles = [](std::int64_t count, std::int64_t of) {
-    return static_cast<std::uint32_t>(std::max<std::int64_t>((count + of - 1) / of, 1));
-  };
-  const std::int64_t slices = ProjectionOrder{x8.dims[1]}.slices();
-  const device::Grid grid{.blocks_x = tiles(rows, 16),
-                          .blocks_y = tiles(tokens, 8),
-                          .threads_x = static_cast<std::uint32_t>(16 * slices)};
-  launcher.run(
-      "monoref_qkv_projection", grid, launcher.address<const std::uint8_t>("x8"), x8.strides[0],
-      launcher.address<const float>("x_scale"), launcher.address<const std::uint8_t>("weight"),
-      launcher.address<const float>("w_scale"), launcher.address<std::uint16_t>("out.qkv"),
-      rows + row_gap(item, "out_row_gap"), tokens, static_cast<std::int32_t>(rows),
-      static_cast<std::int32_t>(x8.dims[1]), static_cast<std::int32_t>(item.contract.fp8_encoding));
+  launcher.enqueue(
+      device::launch::QkvProjection{.x8 = launcher.address<const std::uint8_t>("x8"),
+                                    .x8_row_stride = x8.strides[0],
+                                    .x_scale = launcher.address<const float>("x_scale"),
+                                    .weights = launcher.address<const std::uint8_t>("weight"),
+                                    .w_scale = launcher.address<const float>("w_scale"),
+                                    .out = launcher.address<std::uint16_t>("out.qkv"),
+                                    .out_row_stride = rows + row_gap(item, "out_row_gap"),
+                                    .tokens = x8.dims[0],
+                                    .rows = rows,
+                                    .hidden = x8.dims[1],
+                                    .encoding = option(item.contract.fp8_encoding)});
 }
 
 /// The scalar definition gives the same bits; what the stage computes with is the fast form.

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/launch/residual_norm_quant.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -168,25 +169,28 @@ void reference(const Case& item, Outputs& out) {
 void launch(const Case& item, const Launcher& launcher) {
   const Layout& ar = item.input("ar").layout();
   const Layout& res = item.input("res").layout();
-  const std::int64_t rows = ar.dims[0];
-  const std::int64_t hidden = ar.dims[1];
-  const std::int64_t threads = hidden / kNormElementsPerThread;
-  const std::int64_t waves = (threads + launcher.wave() - 1) / launcher.wave();
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 16)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  const std::int64_t out_stride = hidden + row_gap(item, "out_row_gap");
-  launcher.run(
-      "monoref_residual_norm_quant", grid, launcher.address<const std::uint16_t>("ar"),
-      ar.strides[0], ar.strides[1], launcher.address<const std::uint16_t>("res"), res.strides[0],
-      res.strides[1], launcher.address<const std::uint16_t>("gamma"),
-      item.input("gamma").layout().strides[0], launcher.address<std::uint16_t>("out.residual"),
-      out_stride, launcher.address<std::uint8_t>("out.x8"), out_stride,
-      launcher.address<float>("out.x_scale"), rows, static_cast<std::int32_t>(hidden),
-      static_cast<float>(item.real("eps")), static_cast<std::int32_t>(item.contract.norm_source),
-      static_cast<std::int32_t>(fp8_maximum(item.contract)),
-      static_cast<std::int32_t>(item.contract.fp8_encoding),
-      static_cast<std::int32_t>(item.contract.fp8_overflow));
+  const std::int64_t out_stride = ar.dims[1] + row_gap(item, "out_row_gap");
+  launcher.enqueue(device::launch::ResidualNormQuant{
+      .ar = launcher.address<const std::uint16_t>("ar"),
+      .ar_row_stride = ar.strides[0],
+      .ar_stride = ar.strides[1],
+      .residual = launcher.address<const std::uint16_t>("res"),
+      .residual_row_stride = res.strides[0],
+      .residual_stride = res.strides[1],
+      .gamma = launcher.address<const std::uint16_t>("gamma"),
+      .gamma_stride = item.input("gamma").layout().strides[0],
+      .residual_out = launcher.address<std::uint16_t>("out.residual"),
+      .residual_out_row_stride = out_stride,
+      .x8 = launcher.address<std::uint8_t>("out.x8"),
+      .x8_row_stride = out_stride,
+      .x_scale = launcher.address<float>("out.x_scale"),
+      .rows = ar.dims[0],
+      .hidden = ar.dims[1],
+      .eps = static_cast<float>(item.real("eps")),
+      .norm_input = option(item.contract.norm_source),
+      .fp8_max = static_cast<std::int32_t>(fp8_maximum(item.contract)),
+      .encoding = option(item.contract.fp8_encoding),
+      .overflow = option(item.contract.fp8_overflow)});
 }
 
 }  // namespace

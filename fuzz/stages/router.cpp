@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/launch/router.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -225,43 +226,46 @@ void reference(const Case& item, Outputs& out) {
 
 void launch_norm(const Case& item, const Launcher& launcher) {
   const RouterInput input = input_of(item);
-  const std::int64_t rows = input.sum.dim(0);
-  const std::int64_t out_stride = input.sum.dim(1) + row_gap(item, "out_row_gap");
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(rows, 1, 16)),
-      .threads_x = kRouterThreads};
-  launcher.run("monoref_router_norm", grid, launcher.address<const std::uint16_t>("sum"),
-               input.sum.stride(0), launcher.address<const std::uint16_t>("residual"),
-               input.residual.stride(0), launcher.address<const std::uint16_t>("gamma"),
-               launcher.address<std::uint16_t>("out.h_mid"), out_stride,
-               launcher.address<std::uint16_t>("out.xn"), out_stride, rows,
-               static_cast<std::int32_t>(input.sum.dim(1)), static_cast<float>(input.eps),
-               static_cast<std::int32_t>(item.contract.norm_source));
+  const std::int64_t hidden = input.sum.dim(1);
+  const std::int64_t out_stride = hidden + row_gap(item, "out_row_gap");
+  launcher.enqueue(
+      device::launch::RouterNorm{.sum = launcher.address<const std::uint16_t>("sum"),
+                                 .sum_row_stride = input.sum.stride(0),
+                                 .residual = launcher.address<const std::uint16_t>("residual"),
+                                 .residual_row_stride = input.residual.stride(0),
+                                 .gamma = launcher.address<const std::uint16_t>("gamma"),
+                                 .h_mid = launcher.address<std::uint16_t>("out.h_mid"),
+                                 .h_mid_row_stride = out_stride,
+                                 .xn = launcher.address<std::uint16_t>("out.xn"),
+                                 .xn_row_stride = out_stride,
+                                 .rows = input.sum.dim(0),
+                                 .hidden = hidden,
+                                 .eps = static_cast<float>(input.eps),
+                                 .norm_input = option(item.contract.norm_source)});
 }
 
 /// T is the element type of the gate.
 template <class T>
-void launch_gate(std::string_view kernel, const Case& item, const Launcher& launcher) {
+void launch_gate(const Case& item, const Launcher& launcher) {
   const Layout& gate = item.input("gate").layout();
-  const std::int64_t rows = item.input("sum").dim(0);
   const std::int64_t gap = row_gap(item, "out_row_gap");
-  const std::int64_t tiles = std::clamp<std::int64_t>((rows + 3) / 4, 1, 4);
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(gate.dims[0], 1, 32)),
-      .threads_x = static_cast<std::uint32_t>(64 * tiles)};
-  launcher.run(kernel, grid,
-               static_cast<const std::uint16_t*>(launcher.address<std::uint16_t>("out.xn")),
-               gate.dims[1] + gap, launcher.address<const T>("gate"), gate.strides[0],
-               launcher.address<float>("out.logits"), gate.dims[0] + gap, rows,
-               static_cast<std::int32_t>(gate.dims[0]), static_cast<std::int32_t>(gate.dims[1]));
+  launcher.enqueue(device::launch::RouterGate<T>{.xn = launcher.address<std::uint16_t>("out.xn"),
+                                                 .xn_row_stride = gate.dims[1] + gap,
+                                                 .gate = launcher.address<const T>("gate"),
+                                                 .gate_row_stride = gate.strides[0],
+                                                 .logits = launcher.address<float>("out.logits"),
+                                                 .logits_row_stride = gate.dims[0] + gap,
+                                                 .rows = item.input("sum").dim(0),
+                                                 .n_routed = gate.dims[0],
+                                                 .hidden = gate.dims[1]});
 }
 
 void launch(const Case& item, const Launcher& launcher) {
   launch_norm(item, launcher);
   if (item.contract.gate_weights == GateWeights::kBf16)
-    launch_gate<std::uint16_t>("monoref_router_gate", item, launcher);
+    launch_gate<std::uint16_t>(item, launcher);
   else
-    launch_gate<float>("monoref_router_gate_f32", item, launcher);
+    launch_gate<float>(item, launcher);
 }
 
 std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "device/launch/row_quant.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
@@ -70,17 +71,17 @@ void reference(const Case& item, Outputs& out) {
 
 void launch(const Case& item, const Launcher& launcher) {
   const Layout& a = item.input("a").layout();
-  const std::int64_t waves = std::clamp<std::int64_t>(
-      (a.dims[1] / 8 + launcher.wave() - 1) / launcher.wave(), 1, 256 / launcher.wave());
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::clamp<std::int64_t>(a.dims[0], 1, 3)),
-      .threads_x = static_cast<std::uint32_t>(waves * launcher.wave())};
-  launcher.run("monoref_row_quant", grid, launcher.address<const std::uint16_t>("a"), a.strides[0],
-               launcher.address<std::uint8_t>("out.a8"), a.dims[1] + row_gap(item, "out_row_gap"),
-               launcher.address<float>("out.a_scale"), a.dims[0],
-               static_cast<std::int32_t>(a.dims[1]), fp8_maximum(item.contract),
-               static_cast<std::int32_t>(item.contract.fp8_encoding),
-               static_cast<std::int32_t>(item.contract.fp8_overflow));
+  launcher.enqueue(
+      device::launch::RowQuant{.x = launcher.address<const std::uint16_t>("a"),
+                               .x_row_stride = a.strides[0],
+                               .x8 = launcher.address<std::uint8_t>("out.a8"),
+                               .x8_row_stride = a.dims[1] + row_gap(item, "out_row_gap"),
+                               .scale = launcher.address<float>("out.a_scale"),
+                               .rows = a.dims[0],
+                               .width = a.dims[1],
+                               .largest = fp8_maximum(item.contract),
+                               .encoding = option(item.contract.fp8_encoding),
+                               .overflow = option(item.contract.fp8_overflow)});
 }
 
 /// Twice the row: twice the scale and the same codes, where the scale is far from the ends.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "device/launch/sparse_block_table.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
@@ -230,38 +231,36 @@ void reference(const Case& item, Outputs& out) {
 }
 
 void launch(const Case& item, const Launcher& launcher) {
-  constexpr std::uint32_t kThreads = 256;
-  const Tensor& topk = item.input("topk_idx");
-  const Tensor& table = item.input("block_table");
-  const std::int64_t rows = topk.dim(1);
-  const std::int64_t waves = kThreads / launcher.wave();
-  const device::Grid grid{
-      .blocks_x = static_cast<std::uint32_t>(std::max<std::int64_t>((rows + waves - 1) / waves, 1)),
-      .threads_x = kThreads};
-  const auto k = static_cast<std::int32_t>(topk.dim(2));
-  const auto width = static_cast<std::int32_t>(table.dim(1));
-  const auto page_stride = static_cast<std::int32_t>(item.integer("block_page_stride"));
-  const auto* ids = launcher.address<const std::int32_t>("topk_idx");
-  const auto* blocks = launcher.address<const std::int32_t>("block_table");
-  auto* sparse = launcher.address<std::int32_t>("out.sparse_block_table");
-  auto* context = launcher.address<std::int32_t>("out.sparse_context_lens");
-  const std::int64_t sparse_stride = k * kPagesPerBlock + row_gap(item, "out_row_gap");
-  const auto stride_of = [&](const char* name, std::size_t axis) {
-    return item.input(name).layout().strides[axis];
-  };
+  const Layout& topk = item.input("topk_idx").layout();
+  const Layout& table = item.input("block_table").layout();
+  const device::launch::SparseTableRows rows{
+      .topk_idx = launcher.address<const std::int32_t>("topk_idx"),
+      .topk_row_stride = topk.strides[1],
+      .topk_id_stride = topk.strides[2],
+      .block_table = launcher.address<const std::int32_t>("block_table"),
+      .table_row_stride = table.strides[0],
+      .sparse_table = launcher.address<std::int32_t>("out.sparse_block_table"),
+      .sparse_row_stride = topk.dims[2] * kPagesPerBlock + row_gap(item, "out_row_gap"),
+      .context_lens = launcher.address<std::int32_t>("out.sparse_context_lens"),
+      .total_q = topk.dims[1],
+      .requests = table.dims[0],
+      .topk = topk.dims[2],
+      .width = table.dims[1],
+      .page_stride = item.integer("block_page_stride")};
+  const auto stride_of = [&](const char* name) { return item.input(name).layout().strides[0]; };
   if (is_prefill(item))
-    launcher.run("monoref_sparse_block_table_prefill", grid, ids, stride_of("topk_idx", 1),
-                 stride_of("topk_idx", 2), blocks, stride_of("block_table", 0),
-                 launcher.address<const std::int32_t>("query_req_id"), stride_of("query_req_id", 0),
-                 launcher.address<const std::int32_t>("query_abs_pos"),
-                 stride_of("query_abs_pos", 0), sparse, sparse_stride, context, rows, table.dim(0),
-                 k, width, page_stride);
+    launcher.enqueue(device::launch::SparseBlockTablePrefill{
+        .rows = rows,
+        .query_req_id = launcher.address<const std::int32_t>("query_req_id"),
+        .req_id_stride = stride_of("query_req_id"),
+        .query_abs_pos = launcher.address<const std::int32_t>("query_abs_pos"),
+        .abs_pos_stride = stride_of("query_abs_pos")});
   else
-    launcher.run("monoref_sparse_block_table_decode", grid, ids, stride_of("topk_idx", 1),
-                 stride_of("topk_idx", 2), blocks, stride_of("block_table", 0),
-                 launcher.address<const std::int32_t>("seq_lens"), stride_of("seq_lens", 0), sparse,
-                 sparse_stride, context, rows, table.dim(0), k, width,
-                 static_cast<std::int32_t>(item.integer("decode_query_len")), page_stride);
+    launcher.enqueue(device::launch::SparseBlockTableDecode{
+        .rows = rows,
+        .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+        .seq_lens_stride = stride_of("seq_lens"),
+        .q_len = item.integer("decode_query_len")});
 }
 
 Case adopt(const Recording& recording, const RecordedCase& recorded) {

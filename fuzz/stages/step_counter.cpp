@@ -1,4 +1,5 @@
 // step_counter: generator, reference and kernel side by side.
+#include "device/launch/step_counter.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
@@ -38,9 +39,9 @@ void reference(const Case& item, Outputs& out) {
 }
 
 void launch(const Case& item, const Launcher& launcher) {
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(item.integer_or("blocks", 1)),
-                          .threads_x = static_cast<std::uint32_t>(launcher.wave())};
-  launcher.run("monoref_step_counter", grid, launcher.address<std::int32_t>("out.counter"));
+  launcher.enqueue(
+      device::launch::StepCounter{.counter = launcher.address<std::int32_t>("out.counter"),
+                                  .wanted_blocks = item.integer_or("blocks", 1)});
 }
 
 std::optional<std::string> one_more(const Case& item, const Outputs& out, const Evaluate&) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/launch/token_rows.hpp"
 #include "fuzz/inputs.hpp"
 #include "fuzz/stages/content.hpp"
 
@@ -84,17 +85,19 @@ void launch(const Case& item, const Launcher& launcher) {
   const Tensor& table = item.input("block_table");
   const Tensor& lengths = item.input("seq_lens");
   const std::int64_t q = item.integer("q");
-  const std::int64_t gap = row_gap(item, "out_row_gap");
   const std::int64_t rows = q == 1 ? table.dim(0) : item.integer("n") / q * q;
-  const std::int64_t length_rows = q == 1 ? lengths.dim(0) : rows;
-  const device::Grid grid{.blocks_x = static_cast<std::uint32_t>(
-                              std::clamp<std::int64_t>(std::max(rows, length_rows), 1, 65535)),
-                          .threads_x = 64};
-  launcher.run("monoref_token_rows", grid, launcher.address<const std::int32_t>("block_table"),
-               table.layout().strides[0], launcher.address<const std::int32_t>("seq_lens"),
-               lengths.layout().strides[0], launcher.address<std::int32_t>("out.block_table"),
-               table.dim(1) + gap, launcher.address<std::int32_t>("out.seq_lens"), rows,
-               length_rows, static_cast<std::int32_t>(table.dim(1)), static_cast<std::int32_t>(q));
+  launcher.enqueue(
+      device::launch::TokenRows{.block_table = launcher.address<const std::int32_t>("block_table"),
+                                .table_row_stride = table.layout().strides[0],
+                                .seq_lens = launcher.address<const std::int32_t>("seq_lens"),
+                                .seq_lens_stride = lengths.layout().strides[0],
+                                .rows_table = launcher.address<std::int32_t>("out.block_table"),
+                                .rows_table_stride = table.dim(1) + row_gap(item, "out_row_gap"),
+                                .rows_lens = launcher.address<std::int32_t>("out.seq_lens"),
+                                .rows = rows,
+                                .length_rows = q == 1 ? lengths.dim(0) : rows,
+                                .width = table.dim(1),
+                                .q_len = q});
 }
 
 Case adopt(const Recording&, const RecordedCase& recorded) {

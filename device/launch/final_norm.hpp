@@ -1,0 +1,35 @@
+// final_norm: see device/kernels/final_norm.hip.
+#pragma once
+
+#include "device/launch/launch.hpp"
+
+namespace monoref::device::launch {
+
+struct FinalNorm {
+  const std::uint16_t* hidden_states;
+  std::int64_t hidden_row_stride;
+  const std::uint16_t* residual;
+  std::int64_t residual_row_stride;
+  const std::uint16_t* gamma;
+  std::uint16_t* out;
+  std::int64_t out_row_stride, rows, hidden;
+  float eps;
+
+  static constexpr std::string_view kernel() { return "monoref_final_norm"; }
+  /// A thread has eight elements of the block's row.
+  Grid grid(int wave) const {
+    return {.blocks_x = blocks(rows), .threads_x = waves_for(hidden / 8, wave, 1024)};
+  }
+  Legal legal(int wave) const {
+    Legal legal = any_x(wave);
+    legal.threads.least = waves_for(hidden / 8, wave, 1024);
+    return legal;
+  }
+  template <class Take>
+  void pass(const Take& take) const {
+    take(hidden_states, hidden_row_stride, residual, residual_row_stride, gamma, out,
+         out_row_stride, rows, narrow(hidden), eps);
+  }
+};
+
+}  // namespace monoref::device::launch
