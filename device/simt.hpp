@@ -8,12 +8,13 @@
 //
 //   #include "device/simt.hpp"
 //
-//   MONOREF_KERNEL(256) monoref_scale(const float* in, float* out, std::int64_t n) { ... }
+//   MONOREF_KERNEL(256, monoref_scale)(const float* in, float* out, std::int64_t n) { ... }
 //   MONOREF_REGISTER(monoref_scale);
 //
 // and may use threadIdx, blockIdx, blockDim, gridDim and __syncthreads() as in HIP, and what this
 // header gives it in namespace simt. Kernel names start with monoref_ (they are C symbols on GPUs),
-// parameters are trivially copyable values, and MONOREF_REGISTER stands directly after its kernel.
+// parameters are trivially copyable values, 256 is the most threads that a block may have, and
+// MONOREF_REGISTER stands anywhere behind its kernel.
 //
 // Functions that kernels call are written `MONOREF_DEVICE int f(int x)`, templates as
 // `template <class T> MONOREF_DEVICE T f(T x)`. A class with member functions lives in an unnamed
@@ -26,7 +27,9 @@
 //   * a cross-lane operation is reached likewise by all live lanes of the wave;
 //   * no lane reads from a lane that has exited;
 //   * a loop that waits for another thread calls simt::relax() in its body.
-// A live thread is one that has not returned from the kernel.
+// A live thread is one that has not returned from the kernel. A function with a barrier in it says
+// so behind MONOREF_DEVICE: MONOREF_BLOCK_COLLECTIVE, all live threads of the block call it; one
+// with cross-lane operations: MONOREF_WAVE_COLLECTIVE, all live lanes of the wave do.
 //
 // Numbers: IEEE binary32, subnormals kept, no contraction. `/` and simt::sqrt_rn are correctly
 // rounded, and multiply and add are fused only where simt::fma is written.
@@ -73,8 +76,11 @@
 //
 //   MONOREF_SHARED(type, name, count);         type name[count] in the block's shared memory
 //   MONOREF_DYNAMIC_SHARED(type, name);        type* name, the launch's dynamic shared memory
-//   MONOREF_FAULT(name)                        a condition: false in every shipped build; in the
-//                                              variant with faults true while that fault is active
+//   MONOREF_FAULT(name, bug_case, what)        a condition: false in every shipped build; in the
+//                                              variant with faults true while that fault is
+//                                              active. Declares it, see device/fault.hpp
+//   MONOREF_FAULT_AT(name)                     the same where a declared fault stands again
+//   MONOREF_FAULT_ELSEWHERE(name, bug_case, what);    declares a fault that a target header holds
 //
 // Shared memory is aligned to 16 bytes, and its content is undefined (on the host: poisoned) when
 // the block starts.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/backend.hpp"
+#include "device/fault.hpp"
 #include "device/launch/launch.hpp"
 #include "fuzz/params.hpp"
 #include "golden/case.hpp"
@@ -220,14 +221,8 @@ struct RankShare {
   std::int64_t offset = 0, count = kWhole;
 };
 
-/// A fault planted in a stage's kernels.
-struct Mutant {
-  std::string_view name;      ///< as in MONOREF_FAULT(name)
-  std::string_view bug_case;  ///< "P10", or "own"
-  std::string_view what;      ///< one line
-  /// Shows only where ranks have devices of their own.
-  bool needs_devices = false;
-};
+/// A stage's kernels, or the host code of a chain, with that fault switched on.
+using Mutant = device::Fault;
 
 using Outputs = std::vector<NamedTensor>;
 const Tensor& output(const Outputs& outputs, std::string_view name);
@@ -289,6 +284,7 @@ struct Stage {
   std::function<std::vector<ChainLink>(const Case&, const Planted&)> chain;
 
   std::vector<Property> properties;
+  /// The faults planted in its kernels; the registry finds them.
   std::vector<Mutant> mutants;
 
   /// Golden cases of each contract, and the most bytes that the inputs of one may have.

@@ -28,9 +28,6 @@ std::map<Key, KernelEntry>& table() {
   return entries;
 }
 
-/// The limit of the kernel definition that awaits its registration; 0 if none does.
-std::uint32_t pending_limit = 0;
-
 [[noreturn]] void refuse_program(const std::string& message) {
   std::fputs((message + "\n").c_str(), stderr);
   std::abort();
@@ -88,20 +85,11 @@ void check_launch(const KernelEntry& kernel, const Grid& grid,
 
 namespace monoref::simt::host {
 
-KernelLimit::KernelLimit(std::uint32_t max_threads) {
-  if (device::pending_limit != 0)
-    device::refuse_program("MONOREF_KERNEL: the kernel before this one is not registered");
-  if (max_threads == 0 || max_threads > device::kBlockLimit)
-    device::refuse_program(fmt::format("MONOREF_KERNEL: max_threads is {}, limits 1 and {}",
-                                       max_threads, device::kBlockLimit));
-  device::pending_limit = max_threads;
-}
-
 void register_kernel(KernelEntry entry) {
-  if (device::pending_limit == 0)
+  if (entry.max_threads == 0 || entry.max_threads > device::kBlockLimit)
     device::refuse_program(
-        fmt::format("MONOREF_REGISTER({}) does not stand directly after its kernel", entry.name));
-  entry.max_threads = std::exchange(device::pending_limit, 0);
+        fmt::format("MONOREF_KERNEL({0}, {1}): max_threads is {0}, limits 1 and {2}",
+                    entry.max_threads, entry.name, device::kBlockLimit));
   const device::Key key{entry.name, entry.wave, entry.with_faults};
   if (!device::table().emplace(key, entry).second)
     device::refuse_program(fmt::format("MONOREF_REGISTER({}): there are two of them", entry.name));

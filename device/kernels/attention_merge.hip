@@ -40,7 +40,9 @@ struct Partials {
 
   /// Which partition comes n-th.
   MONOREF_MEMBER std::int32_t nth(std::int32_t n) const {
-    return MONOREF_FAULT(merge_order_reversed) ? count - 1 - n : n;
+    return MONOREF_FAULT(merge_order_reversed, "D01", "partitions are added from the last")
+               ? count - 1 - n
+               : n;
   }
 };
 
@@ -53,7 +55,10 @@ struct Normaliser {
 /// l_i brought to the common maximum.
 MONOREF_DEVICE float scaled_l(const Partials& partials, std::int32_t i, float largest) {
   const float below = partials.m[i * partials.stride] - largest;
-  const float exponent = MONOREF_FAULT(merge_natural_base) ? below : below * kLog2E;
+  const float exponent =
+      MONOREF_FAULT(merge_natural_base, "T21", "weights by powers of 2 instead of e")
+          ? below
+          : below * kLog2E;
   return partials.l[i * partials.stride] * exp2_portable(exponent);
 }
 
@@ -61,7 +66,9 @@ MONOREF_DEVICE Normaliser normaliser_of(const Partials& partials) {
   Normaliser normaliser{partials.m[0], 0.0F};
   for (std::int32_t i = 1; i < partials.count; ++i)
     normaliser.largest = max_or_nan(normaliser.largest, partials.m[i * partials.stride]);
-  if (MONOREF_FAULT(merge_maximum_of_first)) normaliser.largest = partials.m[0];
+  if (MONOREF_FAULT(merge_maximum_of_first, "T21",
+                    "the first partition's maximum is taken for all"))
+    normaliser.largest = partials.m[0];
   for (std::int32_t n = 0; n < partials.count; ++n) {
     const float sl = scaled_l(partials, partials.nth(n), normaliser.largest);
     normaliser.sum = n == 0 ? sl : normaliser.sum + sl;
@@ -85,14 +92,15 @@ MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool f
   for (std::int32_t n = 0; n < partials.count; ++n) {
     const std::int32_t i = partials.nth(n);
     float weight = scaled_l(partials, i, normaliser.largest) / normaliser.sum;
-    if (MONOREF_FAULT(merge_weight_without_l))
+    if (MONOREF_FAULT(merge_weight_without_l, "T21", "weights without the sum of p"))
       weight = exp2_portable((partials.m[i * partials.stride] - normaliser.largest) * kLog2E) /
                static_cast<float>(partials.count);
     float values[kRunDims];
     load_eight({partials.o + i * partials.stride * partials.head_dim, 1}, dim, values);
     for (int j = 0; j < kRunDims; ++j) {
       const float product = weight * values[j];
-      merged[j] = fused != MONOREF_FAULT(merge_contraction_swapped)
+      merged[j] = fused != MONOREF_FAULT(merge_contraction_swapped, "own",
+                                         "fused and separate sums are swapped")
                       ? simt::fma(weight, values[j], merged[j])
                       : merged[j] + product;
     }
@@ -110,22 +118,29 @@ MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool f
 //          numbers at a time, so ceil(rows * heads * head_dim / 8 / threads of a block) blocks
 //          suffice. No shared memory.
 // Misuse   Other sizes write nothing.
-MONOREF_KERNEL(1024)
-monoref_attention_merge(const std::uint16_t* o, const float* m, const float* l, std::uint16_t* out,
-                        std::int64_t out_row_stride, std::int64_t rows, std::int32_t heads,
-                        std::int32_t head_dim, std::int32_t partitions, std::int32_t accumulate) {
+MONOREF_KERNEL(1024, monoref_attention_merge)(const std::uint16_t* o, const float* m,
+                                              const float* l, std::uint16_t* out,
+                                              std::int64_t out_row_stride, std::int64_t rows,
+                                              std::int32_t heads, std::int32_t head_dim,
+                                              std::int32_t partitions, std::int32_t accumulate) {
   if (partitions < 1 || head_dim < kRunDims || head_dim % kRunDims != 0) return;
   const std::int32_t runs = head_dim / kRunDims;
   const std::int64_t row_items = std::int64_t{heads} * runs;
   const std::int32_t used =
-      MONOREF_FAULT(merge_last_partition_dropped) && partitions > 1 ? partitions - 1 : partitions;
+      MONOREF_FAULT(merge_last_partition_dropped, "S07", "the last partition does not take part") &&
+              partitions > 1
+          ? partitions - 1
+          : partitions;
   for (std::int64_t item = thread_of_grid(); item < rows * row_items; item += threads_of_grid()) {
     const std::int64_t row = item / row_items;
     const auto in_row = static_cast<std::int32_t>(item - row * row_items);
     const std::int32_t head = in_row / runs, dim = in_row % runs * kRunDims;
     const std::int64_t first = row * partitions * heads + head;
     const Partials partials{o + first * head_dim, m + first, l + first, heads, head_dim, used};
-    if (MONOREF_FAULT(merge_empty_row_unwritten) && saw_no_key(partials)) continue;
+    if (MONOREF_FAULT(merge_empty_row_unwritten, "S26",
+                      "a head of which no partition saw a key is not written") &&
+        saw_no_key(partials))
+      continue;
     float merged[kRunDims] = {};
     merge_run(partials, dim, accumulate == kAccumulateFma, merged);
     store_eight_bf16(out + row * out_row_stride + std::int64_t{head} * head_dim + dim, merged);

@@ -43,12 +43,15 @@ MONOREF_DEVICE void add_rows(const std::uint16_t* hidden, const std::uint16_t* r
 // Sizes    any
 // Launch   any grid, any block of whole waves in one dimension; x goes over rows, y over columns. A
 //          thread has 8 elements at a time.
-MONOREF_KERNEL(1024)
-monoref_auxiliary_state(const std::uint16_t* hidden, std::int64_t hidden_row_stride,
-                        const std::uint16_t* residual, std::int64_t residual_row_stride,
-                        std::uint16_t* out, std::int64_t out_row_stride, std::int64_t rows,
-                        std::int32_t width) {
-  const bool alone = residual == nullptr || MONOREF_FAULT(aux_residual_missing);
+MONOREF_KERNEL(1024, monoref_auxiliary_state)(const std::uint16_t* hidden,
+                                              std::int64_t hidden_row_stride,
+                                              const std::uint16_t* residual,
+                                              std::int64_t residual_row_stride, std::uint16_t* out,
+                                              std::int64_t out_row_stride, std::int64_t rows,
+                                              std::int32_t width) {
+  const bool alone =
+      residual == nullptr ||
+      MONOREF_FAULT(aux_residual_missing, "own", "hidden alone, also where there is a residual");
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const std::uint16_t* from = hidden + row * hidden_row_stride;
     std::uint16_t* to = out + row * out_row_stride;
@@ -56,7 +59,10 @@ monoref_auxiliary_state(const std::uint16_t* hidden, std::int64_t hidden_row_str
       copy_row(from, to, width, column_of_grid(), columns_of_grid());
       continue;
     }
-    const std::int64_t of = MONOREF_FAULT(aux_residual_of_first_row) ? 0 : row;
+    const std::int64_t of =
+        MONOREF_FAULT(aux_residual_of_first_row, "own", "the residual of the first row for all")
+            ? 0
+            : row;
     add_rows(from, residual + of * residual_row_stride, to, width, column_of_grid(),
              columns_of_grid());
   }

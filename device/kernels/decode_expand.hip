@@ -19,8 +19,12 @@ namespace {
 /// A length moved into 0 .. limit; a negative limit leaves it as it is.
 MONOREF_DEVICE std::int32_t limited_keys(std::int32_t keys, std::int32_t limit) {
   if (limit < 0) return keys;
-  if (keys > limit && !MONOREF_FAULT(expand_limit_ignored)) return limit;
-  return keys < 0 && !MONOREF_FAULT(expand_not_clamped) ? 0 : keys;
+  if (keys > limit &&
+      !MONOREF_FAULT(expand_limit_ignored, "T09", "lengths beyond the model's limit stay"))
+    return limit;
+  return keys < 0 && !MONOREF_FAULT(expand_not_clamped, "T22", "lengths below 0 stay negative")
+             ? 0
+             : keys;
 }
 
 /// Entries that query token `token` of a request sees. Wraps as int32 does.
@@ -28,15 +32,17 @@ MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t 
                                              std::int32_t decode_len, std::int32_t limit,
                                              const CacheSharing& sharing) {
   const std::int64_t offset = std::int64_t{token} + 1 - decode_len;
-  if (MONOREF_FAULT(expand_offset_after_division))
+  if (MONOREF_FAULT(expand_offset_after_division, "T12",
+                    "the token's offset added to the compressed length"))
     return local_entries(
         static_cast<std::int32_t>(stored_entries(limited_keys(seq_len, limit), sharing) + offset),
         sharing);
-  if (MONOREF_FAULT(expand_localised_first))
+  if (MONOREF_FAULT(expand_localised_first, "T19", "the token's offset added to the local length"))
     return static_cast<std::int32_t>(visible_entries(limited_keys(seq_len, limit), sharing) +
                                      offset);
   auto keys = static_cast<std::int32_t>(seq_len + offset);
-  if (MONOREF_FAULT(expand_length_off_by_one)) keys = static_cast<std::int32_t>(keys - 1LL);
+  if (MONOREF_FAULT(expand_length_off_by_one, "own", "every length one short"))
+    keys = static_cast<std::int32_t>(keys - 1LL);
   return visible_entries(limited_keys(keys, limit), sharing);
 }
 
@@ -45,10 +51,15 @@ MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t 
 MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std::int32_t* to,
                                std::int32_t expanded_width) {
   std::int32_t copied = width < expanded_width ? width : expanded_width;
-  if (MONOREF_FAULT(expand_wide_row_spills)) copied = width;
-  if (MONOREF_FAULT(expand_last_column_dropped)) copied -= 1;
+  if (MONOREF_FAULT(expand_wide_row_spills, "T08",
+                    "a table wider than the original's buffer is copied whole, into the next row",
+                    .stages = {"indexer_metadata_build"}))
+    copied = width;
+  if (MONOREF_FAULT(expand_last_column_dropped, "T08", "last table column not copied")) copied -= 1;
   copy_row(from, to, copied, column_of_grid(), columns_of_grid());
-  if (MONOREF_FAULT(expand_extra_columns_stale)) return;
+  if (MONOREF_FAULT(expand_extra_columns_stale, "T08",
+                    "columns behind the source width not zeroed"))
+    return;
   fill_row(to + copied, expanded_width - copied, 0, column_of_grid(), columns_of_grid());
 }
 
@@ -71,30 +82,41 @@ MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std
 // Misuse   A table wider than expanded_width loses its last columns (as in the original; the host
 //          may refuse it).
 //          max_decode_len < 1 writes nothing.
-MONOREF_KERNEL(1024)
-monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
-                              const std::int32_t* block_table, std::int64_t table_row_stride,
-                              std::int32_t* expanded_table, std::int64_t expanded_row_stride,
-                              std::int32_t* decode_seq_lens, std::int32_t* decode_lens,
-                              std::int64_t requests, std::int64_t live_rows,
-                              std::int64_t length_rows, std::int32_t width,
-                              std::int32_t expanded_width, std::int32_t max_decode_len,
-                              std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
-                              std::int32_t interleave, std::int32_t length_limit) {
+MONOREF_KERNEL(1024, monoref_decode_expand_uniform)(
+    const std::int32_t* seq_lens, std::int64_t seq_lens_stride, const std::int32_t* block_table,
+    std::int64_t table_row_stride, std::int32_t* expanded_table, std::int64_t expanded_row_stride,
+    std::int32_t* decode_seq_lens, std::int32_t* decode_lens, std::int64_t requests,
+    std::int64_t live_rows, std::int64_t length_rows, std::int32_t width,
+    std::int32_t expanded_width, std::int32_t max_decode_len, std::int32_t compress_ratio,
+    std::int32_t world, std::int32_t rank, std::int32_t interleave, std::int32_t length_limit) {
   if (max_decode_len < 1) return;
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
   const std::int64_t rows = requests * max_decode_len;
-  const std::int64_t live = MONOREF_FAULT(expand_length_of_every_request) ? rows : live_rows;
+  const std::int64_t live =
+      MONOREF_FAULT(
+          expand_length_of_every_request, "own",
+          "under compression every request has a length, not every token as in the original",
+          .stages = {"decode_expand", "indexer_metadata_build"})
+          ? rows
+          : live_rows;
   const std::int64_t from_stride =
-      MONOREF_FAULT(expand_source_stride_ignored) ? width : table_row_stride;
+      MONOREF_FAULT(expand_source_stride_ignored, "T08",
+                    "source rows taken to be as far apart as they are wide")
+          ? width
+          : table_row_stride;
   const std::int64_t length_stride =
-      MONOREF_FAULT(expand_length_stride_ignored) ? 1 : seq_lens_stride;
+      MONOREF_FAULT(expand_length_stride_ignored, "T05", "lengths read as if contiguous")
+          ? 1
+          : seq_lens_stride;
   const std::int64_t to_stride =
-      MONOREF_FAULT(expand_destination_stride_ignored) ? expanded_width : expanded_row_stride;
+      MONOREF_FAULT(expand_destination_stride_ignored, "T08",
+                    "destination rows taken to be as far apart as they are wide")
+          ? expanded_width
+          : expanded_row_stride;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     std::int64_t request = row / max_decode_len;
     auto token = static_cast<std::int32_t>(row - request * max_decode_len);
-    if (MONOREF_FAULT(expand_request_modulo)) {
+    if (MONOREF_FAULT(expand_request_modulo, "T03", "a row belongs to request row mod requests")) {
       request = row % requests;
       token = static_cast<std::int32_t>(row / requests);
     }
@@ -106,9 +128,14 @@ monoref_decode_expand_uniform(const std::int32_t* seq_lens, std::int64_t seq_len
       decode_seq_lens[row] = entries_of_token(seq_lens[request * length_stride], token,
                                               max_decode_len, length_limit, sharing);
     if (decode_lens != nullptr)
-      decode_lens[row] = MONOREF_FAULT(expand_decode_len_kept) ? max_decode_len : 1;
+      decode_lens[row] =
+          MONOREF_FAULT(expand_decode_len_kept, "own", "flattened rows keep the query's length")
+              ? max_decode_len
+              : 1;
   }
-  if (blockIdx.y > 0 || MONOREF_FAULT(expand_stale_tail)) return;
+  if (blockIdx.y > 0 || MONOREF_FAULT(expand_stale_tail, "D04",
+                                      "lengths behind the step's rows are not zeroed (also T06)"))
+    return;
   fill_row(decode_seq_lens + live, length_rows - live, 0, thread_of_grid(), threads_of_grid());
 }
 MONOREF_REGISTER(monoref_decode_expand_uniform);

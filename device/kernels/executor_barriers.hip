@@ -7,7 +7,7 @@
 ///
 /// totals [blocks, threads] uint32, written whole. Launch: any grid, blocks of one dimension;
 /// dynamic shared memory of two uint32 a thread.
-MONOREF_KERNEL(1024) monoref_executor_barriers(std::uint32_t rounds, std::uint32_t* totals) {
+MONOREF_KERNEL(1024, monoref_executor_barriers)(std::uint32_t rounds, std::uint32_t* totals) {
   MONOREF_DYNAMIC_SHARED(std::uint32_t, ring);
   const std::uint32_t me = threadIdx.x;
   const std::uint32_t next = me + 1 == blockDim.x ? 0 : me + 1;

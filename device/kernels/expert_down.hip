@@ -81,8 +81,11 @@ struct Down {
     return std::int64_t{hidden() / kTileRows} * ((rows + kTileTokens - 1) / kTileTokens);
   }
   MONOREF_MEMBER bool is_wide() const {
-    if (MONOREF_FAULT(down_narrow_order_in_wide)) return false;
-    if (MONOREF_FAULT(down_wide_one_row_late)) return rows > wide_from;
+    if (MONOREF_FAULT(down_narrow_order_in_wide, "D01",
+                      "the wide form adds in the order of the narrow one"))
+      return false;
+    if (MONOREF_FAULT(down_wide_one_row_late, "own", "the wide form starts one row later"))
+      return rows > wide_from;
     return rows >= wide_from;
   }
 };
@@ -177,10 +180,12 @@ struct Visit {
 MONOREF_DEVICE std::int32_t known_id(const Down& p, std::int32_t pair) {
   const std::int32_t id = in_global(p.topk_ids)[pair];
   const bool is_shared = id == p.stack.n_routed;
-  if (MONOREF_FAULT(down_shared_lost) && is_shared) return -1;
+  if (MONOREF_FAULT(down_shared_lost, "M14", "the shared expert is taken for an invalid id") &&
+      is_shared)
+    return -1;
   if (is_shared && pair % p.slots != p.slots - 1) return -1;
   if (p.stack.names_expert(id)) return id;
-  if (MONOREF_FAULT(down_id_of_padded_row_used))
+  if (MONOREF_FAULT(down_id_of_padded_row_used, "M15", "an id out of range is used"))
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(id) %
                                      static_cast<std::uint32_t>(p.stack.n_routed));
   return -1;
@@ -241,7 +246,10 @@ MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& w
   for (std::int32_t base = 0; base < ids; base += at.threads) {
     std::int32_t id = base + at.thread;
     const bool known = id < ids;
-    if (MONOREF_FAULT(down_experts_descending) && id < ids - 1) id = ids - 2 - id;
+    if (MONOREF_FAULT(down_experts_descending, "D01",
+                      "the wide form goes through the experts from the last") &&
+        id < ids - 1)
+      id = ids - 2 - id;
     const bool listed = known && named[id] != 0;
     const std::uint64_t all = simt::ballot(listed);
     if (simt::lane() == 0) work.of_wave[wave] = lanes_of(all);
@@ -262,7 +270,10 @@ MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& w
   __syncthreads();  // before that shared memory is staged into again
   const std::uint32_t shared = has_shared ? work.groups[count - 1] >> 16 : 0;
   std::int32_t routed = has_shared ? count - 1 : count;
-  if (MONOREF_FAULT(down_expert_grouped_twice) && routed > 0) routed += 1;
+  if (MONOREF_FAULT(down_expert_grouped_twice, "M16",
+                    "an expert of several rows stands twice in the list") &&
+      routed > 0)
+    routed += 1;
   const std::int32_t units = routed * p.steps();
   const Cut cut = cut_steps(p, at, work.most_tokens, units);
   const Cut shared_cut = cut_steps(p, at, lanes_of(shared), p.steps());
@@ -321,8 +332,11 @@ MONOREF_DEVICE Visit wide_visit(const Down& p, const VisitList& list, const Work
                                 std::int32_t number) {
   std::int32_t place = number / list.routed.visits;
   const std::int32_t range = number - place * list.routed.visits;
-  const std::int32_t unit = MONOREF_FAULT(down_odd_places_as_even) ? 0 : place * p.steps();
-  if (MONOREF_FAULT(down_expert_grouped_twice) && place > 0) place -= 1;
+  const std::int32_t unit =
+      MONOREF_FAULT(down_odd_places_as_even, "D01", "every expert's units start with wave 0")
+          ? 0
+          : place * p.steps();
+  if (MONOREF_FAULT_AT(down_expert_grouped_twice) && place > 0) place -= 1;
   const std::uint32_t group = work.groups[place];
   Visit visit = visit_of(p, static_cast<std::int32_t>(group & 0xFFFF), list.routed, range, unit);
   visit.tokens = group >> 16;
@@ -409,8 +423,11 @@ MONOREF_DEVICE int bit_at(std::uint32_t bits, int n) {
 
 /// The weight of a visit's products with a pair.
 MONOREF_DEVICE float weight_of(const Down& p, const Visit& visit, std::int32_t pair) {
-  if (MONOREF_FAULT(down_weight_of_wrong_slot)) pair = pair / p.slots * p.slots;
-  if (MONOREF_FAULT(down_shared_weighs_as_routed) && visit.expert == p.stack.n_routed)
+  if (MONOREF_FAULT(down_weight_of_wrong_slot, "own", "a slot has its neighbour's route weight"))
+    pair = pair / p.slots * p.slots;
+  if (MONOREF_FAULT(down_shared_weighs_as_routed, "M11",
+                    "the shared expert has a routed one's weight") &&
+      visit.expert == p.stack.n_routed)
     pair = pair / p.slots * p.slots;
   return in_global(p.topk_weights)[pair];
 }
@@ -423,7 +440,8 @@ struct VisitTokens {
   MONOREF_MEMBER TokenRow operator()(int n) const {
     const std::int64_t step = first_step[n];
     std::int64_t scaled = step;
-    if (MONOREF_FAULT(down_mid_scale_of_first_slot))
+    if (MONOREF_FAULT(down_mid_scale_of_first_slot, "P18",
+                      "every slot has the scales of the first"))
       scaled -= step / p.steps() % p.slots * p.steps();
     return {p.mid8 + step * kStep, p.mid_scale + scaled * (kStep / kMxBlock)};
   }
@@ -457,7 +475,8 @@ MONOREF_DEVICE int tokens_of_wave(int count) {
 
 /// Whether weights that are not finite reach tokens that are not routed to their expert.
 MONOREF_DEVICE bool shows_non_finite(const Down& p) {
-  return p.is_wide() && !MONOREF_FAULT(down_zero_columns_left_out);
+  return p.is_wide() && !MONOREF_FAULT(down_zero_columns_left_out, "own",
+                                       "rows that are not routed to an expert skip it");
 }
 
 /// Stores products begin .. end - 1 of a step, as far as there are tokens; `pads` as in a visit.
@@ -473,7 +492,8 @@ MONOREF_DEVICE void store_some(const float (&sums)[kTileTokens], const float* we
     float product = sums[i] * weight[i];
     if (pads && !(magnitude_of(sums[i]) < simt::bit_cast<float>(kInfinityBits)))
       product = simt::bit_cast<float>(kCanonicalNanBits);
-    if (MONOREF_FAULT(down_products_in_bf16)) product = rounded_to_bf16(product);
+    if (MONOREF_FAULT(down_products_in_bf16, "own", "weighted products are rounded to BF16"))
+      product = rounded_to_bf16(product);
     products[i * kTileRows] = product;
   }
 }
@@ -596,14 +616,19 @@ MONOREF_DEVICE float total_of(const Down& p, const float* sums) {
   for (int set = 0; set < kSets; ++set) {
     if (set == 1 && p.routed_scaling == kScalingInWeights) total[1] = total[0];
     for (int wave = 0; wave < kWaves; ++wave) {
-      const int taken = MONOREF_FAULT(down_partials_reversed) ? kWaves - 1 - wave : wave;
+      const int taken =
+          MONOREF_FAULT(down_partials_reversed, "D01", "partial sums are added from the last wave")
+              ? kWaves - 1 - wave
+              : wave;
       total[set] += sums[(set * kWaves + taken) * kTileSums];
     }
   }
   if (p.routed_scaling == kScalingInWeights) return total[1];
-  if (MONOREF_FAULT(down_factor_missing)) return total[0] + total[1];
-  if (MONOREF_FAULT(down_factor_on_shared)) return (total[0] + total[1]) * p.scaling;
-  if (MONOREF_FAULT(down_factor_twice)) total[0] *= p.scaling;
+  if (MONOREF_FAULT(down_factor_missing, "M12", "the routed experts' factor is not applied"))
+    return total[0] + total[1];
+  if (MONOREF_FAULT(down_factor_on_shared, "M11", "the factor is applied to the shared expert too"))
+    return (total[0] + total[1]) * p.scaling;
+  if (MONOREF_FAULT(down_factor_twice, "M11", "the factor is applied twice")) total[0] *= p.scaling;
   return total[0] * p.scaling + total[1];
 }
 
@@ -667,15 +692,13 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 //          tokens have hidden / 16 of them. Blocks of 64 or 128 threads in one dimension: 16 for
 //          each visit of a batch.
 // Misuse   Other sizes, options and blocks write nothing.
-MONOREF_RESIDENT_KERNEL(128, 3)
-monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
-                    const std::int32_t* topk_ids, const float* topk_weights, const std::uint8_t* w2,
-                    const std::uint8_t* s2, const std::uint8_t* shared_w2,
-                    const std::uint8_t* shared_s2, std::uint16_t* partial, std::int64_t rows,
-                    std::int32_t slots, std::int32_t inter, std::int32_t hidden,
-                    std::int32_t experts, std::int32_t n_routed, std::int32_t weights,
-                    std::int32_t e8m0_zero, std::int32_t wide_from, std::int32_t routed_scaling,
-                    float scaling) {
+MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_down)(
+    const std::uint8_t* mid8, const std::uint8_t* mid_scale, const std::int32_t* topk_ids,
+    const float* topk_weights, const std::uint8_t* w2, const std::uint8_t* s2,
+    const std::uint8_t* shared_w2, const std::uint8_t* shared_s2, std::uint16_t* partial,
+    std::int64_t rows, std::int32_t slots, std::int32_t inter, std::int32_t hidden,
+    std::int32_t experts, std::int32_t n_routed, std::int32_t weights, std::int32_t e8m0_zero,
+    std::int32_t wide_from, std::int32_t routed_scaling, float scaling) {
   MONOREF_SHARED(Work, work, 1);
   MONOREF_SHARED(Down, kept, 1);
   const ExpertStack stack{w2,       s2,     shared_w2, shared_s2, experts,
@@ -703,7 +726,9 @@ monoref_expert_down(const std::uint8_t* mid8, const std::uint8_t* mid_scale,
   const Down& p = kept_in_shared(kept, launch);
   for (std::int32_t i = static_cast<std::int32_t>(blockIdx.x); i < p.tiles();
        i = same_in_wave(i + p.blocks)) {
-    if (MONOREF_FAULT(down_last_tile_lost) && i == p.tiles() - 1) continue;
+    if (MONOREF_FAULT(down_last_tile_lost, "X03", "the last tile of rows is not written") &&
+        i == p.tiles() - 1)
+      continue;
     make_tile(p, place_of_tile(p, i), work[0]);
   }
 }

@@ -51,7 +51,9 @@ struct ExpertStack {
   /// Columns of the scales, padding included.
   MONOREF_MEMBER std::int32_t scale_columns() const {
     const std::int32_t blocks = k / kMxBlock;
-    if (MONOREF_FAULT(mx_scale_padding_forgotten)) return blocks;
+    if (MONOREF_FAULT(mx_scale_padding_forgotten, "X01",
+                      "scales are indexed by their unpadded count", .stages = {"expert_down"}))
+      return blocks;
     return (blocks + 7) / 8 * 8;
   }
 
@@ -86,7 +88,9 @@ struct MatrixRow {
     const auto unsigned_row = static_cast<std::uint32_t>(row);
     std::int64_t at = std::int64_t{unsigned_row / kTileRows * kTileRows} * row_bytes +
                       unsigned_row % kTileRows * 16;
-    if (MONOREF_FAULT(mx_weights_not_shuffled)) at = std::int64_t{row} * row_bytes;
+    if (MONOREF_FAULT(mx_weights_not_shuffled, "P07", "weights are read as if plain",
+                      .stages = {"expert_up_gate"}))
+      at = std::int64_t{row} * row_bytes;
     const std::int32_t columns = stack.scale_columns();
     return {in_global(matrix.codes + at),
             in_global(matrix.scales +
@@ -97,12 +101,14 @@ struct MatrixRow {
 
   /// The 16 bytes of codes that lie `i` vectors behind byte `byte` of the row, a multiple of 16.
   MONOREF_MEMBER const std::uint8_t* run(std::int32_t byte, int i) const {
-    if (MONOREF_FAULT(mx_weights_not_shuffled)) return codes + byte + 16 * i;
+    if (MONOREF_FAULT_AT(mx_weights_not_shuffled)) return codes + byte + 16 * i;
     return codes + std::int64_t{byte} * kTileRows + i * 16 * kTileRows;
   }
 
   MONOREF_MEMBER std::uint32_t scale(std::int32_t block) const {
-    if (MONOREF_FAULT(mx_pad_column_read) && block == blocks - 1 && blocks < scale_columns)
+    if (MONOREF_FAULT(mx_pad_column_read, "X01", "a column of padding is taken for a scale",
+                      .stages = {"expert_down"}) &&
+        block == blocks - 1 && blocks < scale_columns)
       block += 1;
     return scales[shuffled_scale_column(static_cast<std::uint32_t>(block))];
   }

@@ -175,13 +175,16 @@ struct KeptCodes {
     if constexpr (tokens <= 2) {
       MONOREF_KEEP_LOOP
       for (int i = 0; i < n; i += 4 * kWord) {
-        const int k = MONOREF_FAULT(mx_k_order_reversed) ? n - 4 * kWord - i : i;
+        const int k = MONOREF_FAULT(mx_k_order_reversed, "D01", "a slice walks its k from the end",
+                                    .stages = {"expert_up_gate"})
+                          ? n - 4 * kWord - i
+                          : i;
         add_plain_words<fp4, tokens, n, 4>(sums, x + k, first + k);
       }
     } else {
       MONOREF_KEEP_LOOP
       for (int i = 0; i < n; i += kWord) {
-        const int k = MONOREF_FAULT(mx_k_order_reversed) ? n - kWord - i : i;
+        const int k = MONOREF_FAULT_AT(mx_k_order_reversed) ? n - kWord - i : i;
         add_plain_words<fp4, tokens, n, 1>(sums, x + k, first + k);
       }
     }

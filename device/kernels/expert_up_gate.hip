@@ -86,7 +86,8 @@ struct TilePlace {
 
   /// The gate row, or the up row, whose chains this thread has.
   MONOREF_MEMBER std::int32_t matrix_row(int up, std::int32_t inter) const {
-    if (MONOREF_FAULT(upg_halves_as_interleaved)) return (2 * row_tile + up) * kTileRows + row;
+    if (MONOREF_FAULT(upg_halves_as_interleaved, "G05", "gate and up rows are taken to alternate"))
+      return (2 * row_tile + up) * kTileRows + row;
     return up * inter + row_tile * kTileRows + row;
   }
 };
@@ -94,7 +95,10 @@ struct TilePlace {
 /// A pair of the tile.
 MONOREF_DEVICE TokenRow token_row(const UpGate& p, std::int32_t pair) {
   const std::int64_t row = pair / p.slots;
-  const std::int64_t scaled = MONOREF_FAULT(upg_x_scale_of_first_token) ? 0 : row;
+  const std::int64_t scaled =
+      MONOREF_FAULT(upg_x_scale_of_first_token, "P18", "every token has the scales of the first")
+          ? 0
+          : row;
   return {p.x8 + row * p.x8_row_stride, p.x_scale + scaled * (p.hidden() / kMxBlock)};
 }
 
@@ -185,13 +189,18 @@ MONOREF_DEVICE void store_sums(const TilePlace& at, const float (&sums)[kMatrice
 /// The clamped SwiGLU: the gate from above, up on both sides; NaN passes both. An infinite limit
 /// clamps nothing.
 MONOREF_DEVICE float swiglu(float gate, float up, float limit, float alpha, float beta) {
-  if (MONOREF_FAULT(upg_limit_ignored)) limit = simt::bit_cast<float>(kInfinityBits);
-  if (MONOREF_FAULT(upg_alpha_dropped)) alpha = 1.0F;
-  if (MONOREF_FAULT(upg_beta_dropped)) beta = 0.0F;
+  if (MONOREF_FAULT(upg_limit_ignored, "G02", "nothing is clamped"))
+    limit = simt::bit_cast<float>(kInfinityBits);
+  if (MONOREF_FAULT(upg_alpha_dropped, "G01", "alpha is 1")) alpha = 1.0F;
+  if (MONOREF_FAULT(upg_beta_dropped, "G01", "beta is 0")) beta = 0.0F;
   float g = gate > limit ? limit : gate;
-  if (MONOREF_FAULT(upg_gate_clamped_below) && g < -limit) g = -limit;
+  if (MONOREF_FAULT(upg_gate_clamped_below, "G01", "the gate is clamped on both sides") &&
+      g < -limit)
+    g = -limit;
   float u = up > limit ? limit : up;
-  if (u < -limit && !MONOREF_FAULT(upg_up_clamped_above_only)) u = -limit;
+  if (u < -limit &&
+      !MONOREF_FAULT(upg_up_clamped_above_only, "G01", "up is clamped from above only"))
+    u = -limit;
   const float t = alpha * g;
   return (g * rcp(1.0F + exp2_portable(t * -kLog2E))) * (u + beta);
 }
@@ -203,10 +212,15 @@ MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Work&
   for (int i = at.thread; i < count; i += static_cast<int>(blockDim.x)) {
     float sum[kMatrices] = {};
     for (int slice = 0; slice < p.slices(); ++slice) {
-      const int taken = MONOREF_FAULT(upg_partials_reversed) ? p.slices() - 1 - slice : slice;
+      const int taken =
+          MONOREF_FAULT(upg_partials_reversed, "D01", "partial sums are added from the last slice")
+              ? p.slices() - 1 - slice
+              : slice;
       for (int up = 0; up < kMatrices; ++up) {
         const float part = work.partials[(up * kSlices + taken) * kTileSums + i];
-        sum[up] += MONOREF_FAULT(upg_partials_in_bf16) ? rounded_to_bf16(part) : part;
+        sum[up] += MONOREF_FAULT(upg_partials_in_bf16, "own", "partial sums are rounded to BF16")
+                       ? rounded_to_bf16(part)
+                       : part;
       }
     }
     const std::int64_t place =
@@ -226,12 +240,15 @@ MONOREF_DEVICE void store_zeros(const UpGate& p, std::int32_t pair, const TilePl
 /// Block-collective.
 MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at, Work& work) {
   std::int32_t expert = in_global(p.topk_ids)[pair];
-  if (MONOREF_FAULT(upg_id_of_padded_row_used) && !p.stack.names_expert(expert)) {
+  if (MONOREF_FAULT(upg_id_of_padded_row_used, "M15", "an id out of range is used") &&
+      !p.stack.names_expert(expert)) {
     expert = static_cast<std::int32_t>(static_cast<std::uint32_t>(expert) %
                                        static_cast<std::uint32_t>(p.stack.n_routed));
     at.tokens = 1;
   }
-  const bool shared_lost = MONOREF_FAULT(upg_shared_lost) && expert == p.stack.n_routed;
+  const bool shared_lost =
+      MONOREF_FAULT(upg_shared_lost, "M14", "the shared expert is taken for an invalid id") &&
+      expert == p.stack.n_routed;
   if (!p.stack.names_expert(expert) || shared_lost) {
     store_zeros(p, pair, at);
     return;
@@ -241,7 +258,10 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
   for (std::int32_t first = 0; first < count; first += kTileTokens) {
     count = gather_pairs(p, in_global(p.topk_ids)[pair], first, work.pairs);
     if (first == 0 && work.pairs.number[0] != pair) return;
-    if (MONOREF_FAULT(upg_only_first_tile_of_tokens) && first > 0) return;
+    if (MONOREF_FAULT(upg_only_first_tile_of_tokens, "own",
+                      "an expert serves its first 16 tokens only") &&
+        first > 0)
+      return;
     at.tokens = count - first < kTileTokens ? count - first : kTileTokens;
     float sums[kMatrices][kTileTokens] = {};
     if (at.matrix.fp4)
@@ -278,15 +298,13 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
 //          in one dimension, at most 128 threads, and at least 16 for each slice: 128 for a full
 //          row, 16 * (hidden / 128) below 1024.
 // Misuse   Other sizes, options and blocks write nothing; likewise a limit that is negative or NaN.
-MONOREF_RESIDENT_KERNEL(128, 3)
-monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
-                       const std::uint8_t* x_scale, const std::int32_t* topk_ids,
-                       const std::uint8_t* w13, const std::uint8_t* s13,
-                       const std::uint8_t* shared_w13, const std::uint8_t* shared_s13,
-                       std::uint16_t* mid, std::int64_t rows, std::int32_t slots,
-                       std::int32_t hidden, std::int32_t inter, std::int32_t experts,
-                       std::int32_t n_routed, std::int32_t weights, std::int32_t e8m0_zero,
-                       float limit, float alpha, float beta) {
+MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_up_gate)(
+    const std::uint8_t* x8, std::int64_t x8_row_stride, const std::uint8_t* x_scale,
+    const std::int32_t* topk_ids, const std::uint8_t* w13, const std::uint8_t* s13,
+    const std::uint8_t* shared_w13, const std::uint8_t* shared_s13, std::uint16_t* mid,
+    std::int64_t rows, std::int32_t slots, std::int32_t hidden, std::int32_t inter,
+    std::int32_t experts, std::int32_t n_routed, std::int32_t weights, std::int32_t e8m0_zero,
+    float limit, float alpha, float beta) {
   MONOREF_SHARED(Work, work, 1);
   MONOREF_SHARED(UpGate, kept, 1);
   const ExpertStack stack{w13,      s13,       shared_w13, shared_s13, experts,
@@ -302,7 +320,9 @@ monoref_expert_up_gate(const std::uint8_t* x8, std::int64_t x8_row_stride,
   const UpGate& p = kept_in_shared(kept, launch);
   for (std::int64_t pair = blockIdx.y; pair < p.pairs(); pair += gridDim.y) {
     for (std::int64_t tile = blockIdx.x; tile < inter / kTileRows; tile += gridDim.x) {
-      if (MONOREF_FAULT(upg_last_tile_lost) && tile == inter / kTileRows - 1) continue;
+      if (MONOREF_FAULT(upg_last_tile_lost, "X03", "the last tile of rows is not written") &&
+          tile == inter / kTileRows - 1)
+        continue;
       const int thread = in_this_turn(static_cast<int>(threadIdx.x));
       TilePlace at{
           {}, static_cast<std::int32_t>(tile), 0, thread, thread % kTileRows, thread / kTileRows};

@@ -25,8 +25,10 @@ MONOREF_DEVICE void add_residual(const std::uint16_t* hidden, const std::uint16_
   load_eight({hidden, 1}, first, acc);
   load_eight({residual, 1}, first, other);
   for (int i = 0; i < kThreadElements; ++i) {
-    if (!MONOREF_FAULT(final_norm_residual_missing)) acc[i] += other[i];
-    if (MONOREF_FAULT(final_norm_of_rounded_sum)) acc[i] = rounded_to_bf16(acc[i]);
+    if (!MONOREF_FAULT(final_norm_residual_missing, "own", "the layer output alone is normalised"))
+      acc[i] += other[i];
+    if (MONOREF_FAULT(final_norm_of_rounded_sum, "own", "the norm goes on with the rounded sum"))
+      acc[i] = rounded_to_bf16(acc[i]);
   }
 }
 
@@ -36,7 +38,8 @@ MONOREF_DEVICE float rstd_of_row(const float (&acc)[kThreadElements], std::int32
   float sum = 0.0F;
   for (const float value : acc) sum = simt::fma(value, value, sum);
   const float mean = block_sum(sum, sums) / static_cast<float>(hidden);
-  if (MONOREF_FAULT(final_norm_eps_outside_root)) return 1.0F / (simt::sqrt_rn(mean) + eps);
+  if (MONOREF_FAULT(final_norm_eps_outside_root, "own", "eps added to the root"))
+    return 1.0F / (simt::sqrt_rn(mean) + eps);
   return rsq(mean + eps);
 }
 
@@ -53,11 +56,12 @@ MONOREF_DEVICE float rstd_of_row(const float (&acc)[kThreadElements], std::int32
 //          least hidden / 8 threads (768 for 6144).
 // Misuse   Other sizes and blocks write nothing.
 // NaN      A NaN in a row makes all of the row NaN.
-MONOREF_KERNEL(1024)
-monoref_final_norm(const std::uint16_t* hidden_states, std::int64_t hidden_row_stride,
-                   const std::uint16_t* residual, std::int64_t residual_row_stride,
-                   const std::uint16_t* gamma, std::uint16_t* out, std::int64_t out_row_stride,
-                   std::int64_t rows, std::int32_t hidden, float eps) {
+MONOREF_KERNEL(1024,
+               monoref_final_norm)(const std::uint16_t* hidden_states,
+                                   std::int64_t hidden_row_stride, const std::uint16_t* residual,
+                                   std::int64_t residual_row_stride, const std::uint16_t* gamma,
+                                   std::uint16_t* out, std::int64_t out_row_stride,
+                                   std::int64_t rows, std::int32_t hidden, float eps) {
   MONOREF_SHARED(float, sums, kMaxGroups);
   if (hidden < kThreadElements || hidden > kMaxHidden || hidden % kThreadElements != 0) return;
   if (static_cast<std::int32_t>(blockDim.x) < hidden / kThreadElements) return;
@@ -75,7 +79,9 @@ monoref_final_norm(const std::uint16_t* hidden_states, std::int64_t hidden_row_s
       load_eight({gamma, 1}, first, gamma_of);
       for (int i = 0; i < kThreadElements; ++i) {
         const float weight =
-            MONOREF_FAULT(final_norm_gamma_without_one) ? gamma_of[i] : gamma_of[i] + 1.0F;
+            MONOREF_FAULT(final_norm_gamma_without_one, "own", "weight gamma instead of gamma + 1")
+                ? gamma_of[i]
+                : gamma_of[i] + 1.0F;
         acc[i] = (acc[i] * rstd) * weight;
       }
       store_eight_bf16(out + row * out_row_stride + first, acc);

@@ -114,7 +114,11 @@ struct Workspace {
 
 MONOREF_DEVICE float scale_of(const float* scales, std::int64_t stride, std::int32_t kv_head) {
   if (scales == nullptr) return 1.0F;
-  return in_global(scales)[(MONOREF_FAULT(attention_scale_of_head_0) ? 0 : kv_head) * stride];
+  return in_global(scales)[(MONOREF_FAULT(attention_scale_of_head_0, "P18",
+                                          "every K/V head has the scales of head 0")
+                                ? 0
+                                : kv_head) *
+                           stride];
 }
 
 /// Keys of the partition that the row sees.
@@ -122,8 +126,9 @@ MONOREF_DEVICE std::int32_t keys_of_partition(const Attention& a, std::int64_t r
                                               std::int32_t number, std::int32_t kv_head) {
   std::int64_t context =
       in_global(a.context_lens)[row * a.context_row_stride + kv_head * a.context_head_stride];
-  if (MONOREF_FAULT(attention_future_key_admitted)) context += 1;
-  if (MONOREF_FAULT(attention_tail_as_full))
+  if (MONOREF_FAULT(attention_future_key_admitted, "S06", "the key behind the context takes part"))
+    context += 1;
+  if (MONOREF_FAULT(attention_tail_as_full, "S06", "the last block counts as whole"))
     context = (context + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
   const std::int64_t keys = context - std::int64_t{number} * kKeys;
   return static_cast<std::int32_t>(keys < 0 ? 0 : keys < kKeys ? keys : kKeys);
@@ -147,12 +152,15 @@ MONOREF_DEVICE void stage_partition(const Attention& a, const Partition& at,
     store_staged(to + 4, {{values[4], values[5], values[6], values[7]}});
   }
   if (thread >= kPages) return;
-  const std::int32_t table_head = MONOREF_FAULT(attention_selection_of_head_0) ? 0 : at.kv_head;
+  const std::int32_t table_head = MONOREF_FAULT(attention_selection_of_head_0, "S10",
+                                                "every K/V head has the selection of head 0")
+                                      ? 0
+                                      : at.kv_head;
   std::int64_t page = 0;
   if (thread * kPageTokens < at.keys)
     page = in_global(a.page_table)[at.row * a.table_row_stride + table_head * a.table_head_stride +
                                    at.number * kPages + thread];
-  if (MONOREF_FAULT(attention_page_16_bits)) page &= 0xFFFF;
+  if (MONOREF_FAULT(attention_page_16_bits, "O01", "page id cut to 16 bits")) page &= 0xFFFF;
   work.pages[thread] = page >= 0 && page < a.pages ? page : 0;
 }
 
@@ -188,7 +196,8 @@ template <int keys, int heads>
 MONOREF_DEVICE void dot_keys(const Attention& a, const Partition& at, const Workspace& work,
                              const float* q, std::int32_t first, float (&dots)[2][heads]) {
   E4m3 format = a.format;
-  if (MONOREF_FAULT(attention_k_fnuz_as_fn)) format = e4m3_format(kEncodingFn, kOverflowNan);
+  if (MONOREF_FAULT(attention_k_fnuz_as_fn, "F01", "FNUZ keys are read as FN"))
+    format = e4m3_format(kEncodingFn, kOverflowNan);
   const std::int32_t dims = a.shape.head_dim;
   std::uint32_t marks[keys] = {};
   simt::Vec16 ahead[keys];
@@ -214,11 +223,15 @@ template <int heads>
 MONOREF_DEVICE void score_keys(const Attention& a, const Partition& at, const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const std::int32_t key = thread % kKeysApart, first_head = thread / kKeysApart * heads;
-  const float k_scale = MONOREF_FAULT(attention_k_scale_dropped)
-                            ? 1.0F
-                            : scale_of(a.k_scale, a.scale_stride, at.kv_head);
+  const float k_scale =
+      MONOREF_FAULT(attention_k_scale_dropped, "F10", "the scale of K is not applied")
+          ? 1.0F
+          : scale_of(a.k_scale, a.scale_stride, at.kv_head);
   const float scale = a.sm_scale * k_scale;
-  const std::int32_t below = MONOREF_FAULT(attention_mask_after_maximum) ? kKeys : at.keys;
+  const std::int32_t below =
+      MONOREF_FAULT(attention_mask_after_maximum, "F07", "masked keys take part in the maximum")
+          ? kKeys
+          : at.keys;
   const float* q = work.q + first_head * kMaxDim;
   float dots[2][heads] = {};
   if (below > kKeysApart)
@@ -245,9 +258,12 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
     rank = larger_rank(rank, rank_of(scores[i]));
   const float m = float_of_rank(largest_rank_of_lanes<kHeadThreads>(rank));
   float used = m;
-  if (MONOREF_FAULT(attention_maximum_of_neighbour_head)) used = simt::shuffle_xor(m, kHeadThreads);
+  if (MONOREF_FAULT(attention_maximum_of_neighbour_head, "S10",
+                    "the maximum is that of the next head"))
+    used = simt::shuffle_xor(m, kHeadThreads);
   const float masked = exp2_portable((kMasked - used) * kLog2E);
-  const bool unscaled = MONOREF_FAULT(attention_p_unscaled);
+  const bool unscaled =
+      MONOREF_FAULT(attention_p_unscaled, "F07", "probabilities are rounded unscaled");
   const float largest = unscaled ? 1.0F : a.largest;
   float sums[kWaves];
   MONOREF_UNROLL
@@ -258,8 +274,9 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
       const float p = valid ? exp2_portable((scores[i] - used) * kLog2E) : masked;
       const std::uint32_t code = valid ? e4m3_of(p * largest, a.format) : 0;
       scores[i] = carried_value(code, a.format);
-      sums[w] +=
-          MONOREF_FAULT(attention_l_of_rounded_p) ? float_of_e4m3(code, a.format) / largest : p;
+      sums[w] += MONOREF_FAULT(attention_l_of_rounded_p, "F07", "l sums the rounded probabilities")
+                     ? float_of_e4m3(code, a.format) / largest
+                     : p;
     }
   }
   float l = 0.0F;
@@ -267,7 +284,9 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
   for (int w = 0; w < kWaves; ++w) {
     for (int mask = kHeadThreads / 2; mask > 0; mask /= 2)
       sums[w] += simt::shuffle_xor(sums[w], mask);
-    if (MONOREF_FAULT(attention_l_of_masked_waves_skipped) && w * kWaveKeys >= at.keys)
+    if (MONOREF_FAULT(attention_l_of_masked_waves_skipped, "own",
+                      "waves of masked keys are left out of l") &&
+        w * kWaveKeys >= at.keys)
       sums[w] = 0.0F;
     l = w == 0 ? sums[0] : l + sums[w];
   }
@@ -293,14 +312,16 @@ MONOREF_DEVICE simt::Vec16 load_page(const Attention& a, const Partition& at, co
   const PagePlace place{work.pages[page], 0};
   const std::uint8_t* cache = in_global(a.v_cache);
   simt::Vec16 run = simt::load16(cache + v_element(a.shape, place, at.kv_head, dim));
-  if (MONOREF_FAULT(attention_v_in_k_layout)) {
+  if (MONOREF_FAULT(attention_v_in_k_layout, "P16", "V is read in the order of K")) {
     run = {};
     for (std::int32_t key = 0; key < kPageTokens; ++key)
       run.word[key / 4] |=
           std::uint32_t{cache[k_element(a.shape, {place.page, key}, at.kv_head, dim)]}
           << key % 4 * 8;
   }
-  if (!a.zeroes_values || MONOREF_FAULT(attention_v_not_zeroed)) return run;
+  if (!a.zeroes_values ||
+      MONOREF_FAULT(attention_v_not_zeroed, "F09", "V of masked keys counts as what memory holds"))
+    return run;
   return zero_behind(run, at.keys - page * kPageTokens);
 }
 
@@ -325,13 +346,16 @@ MONOREF_DEVICE WaveValues load_wave(const Attention& a, const Partition& at, con
 /// Waves whose values are summed. Those without a key below the context would add products of
 /// zeros, which change nothing; so they are left out, unless V is not zeroed and may hold NaN.
 MONOREF_DEVICE std::int32_t waves_of_partition(const Attention& a, const Partition& at) {
-  if (!a.zeroes_values || MONOREF_FAULT(attention_v_not_zeroed)) return kWaves;
+  if (!a.zeroes_values || MONOREF_FAULT_AT(attention_v_not_zeroed)) return kWaves;
   return (at.keys + kWaveKeys - 1) / kWaveKeys;
 }
 
 /// The wave whose turn comes after `step` others.
 MONOREF_DEVICE std::int32_t wave_of_step(std::int32_t step, std::int32_t waves) {
-  return MONOREF_FAULT(attention_waves_reversed) && waves > 0 ? waves - 1 - step : step;
+  return MONOREF_FAULT(attention_waves_reversed, "D01", "waves are added from the last") &&
+                 waves > 0
+             ? waves - 1 - step
+             : step;
 }
 
 /// Continues the chains of a dim with `heads` heads by the keys of one page. `weights` is where the
@@ -375,9 +399,11 @@ MONOREF_DEVICE void sum_values(const Attention& a, const Partition& at, const Wo
 
 MONOREF_DEVICE float output_scale(const Attention& a, std::int32_t kv_head) {
   float v_scale = scale_of(a.v_scale, a.scale_stride, kv_head);
-  if (MONOREF_FAULT(attention_v_scale_dropped)) v_scale = 1.0F;
-  if (MONOREF_FAULT(attention_v_scale_twice)) v_scale *= v_scale;
-  return v_scale * (1.0F / (MONOREF_FAULT(attention_p_unscaled) ? 1.0F : a.largest));
+  if (MONOREF_FAULT(attention_v_scale_dropped, "F10", "the scale of V is not applied"))
+    v_scale = 1.0F;
+  if (MONOREF_FAULT(attention_v_scale_twice, "F10", "the scale of V is applied twice"))
+    v_scale *= v_scale;
+  return v_scale * (1.0F / (MONOREF_FAULT_AT(attention_p_unscaled) ? 1.0F : a.largest));
 }
 
 /// The outputs of this thread's dim and `heads` heads.
@@ -420,7 +446,10 @@ MONOREF_DEVICE void attend_all(const Attention& a, std::int64_t rows, const Work
       for (auto number = static_cast<std::int32_t>(blockIdx.x); number < a.partitions;
            number += static_cast<std::int32_t>(gridDim.x)) {
         const Partition at{row, number, head, keys_of_partition(a, row, number, head)};
-        if (MONOREF_FAULT(attention_empty_partition_unwritten) && at.keys == 0) continue;
+        if (MONOREF_FAULT(attention_empty_partition_unwritten, "S26",
+                          "a partition without keys is not written") &&
+            at.keys == 0)
+          continue;
         if (a.group <= 4)
           attend<4>(a, at, work);
         else
@@ -462,19 +491,16 @@ MONOREF_DEVICE bool is_legal(const Attention& a) {
 //          heads. 26 KiB of static shared memory.
 // Misuse   Other sizes and blocks write nothing. A page id that the cache does not have reads page
 //          0. Offsets are 64-bit throughout.
-MONOREF_KERNEL(256)
-monoref_fp8_attention_partition(const std::uint16_t* q, std::int64_t q_row_stride,
-                                std::int64_t q_head_stride, const std::uint8_t* k_cache,
-                                const std::uint8_t* v_cache, std::int64_t pages,
-                                const std::int32_t* page_table, std::int64_t table_row_stride,
-                                std::int64_t table_head_stride, const std::int32_t* context_lens,
-                                std::int64_t context_row_stride, std::int64_t context_head_stride,
-                                const float* k_scale, const float* v_scale,
-                                std::int64_t scale_stride, std::uint16_t* o, float* m, float* l,
-                                std::int64_t rows, std::int32_t kv_heads, std::int32_t group,
-                                std::int32_t head_dim, std::int32_t partitions, std::int32_t sides,
-                                float sm_scale, float largest, std::int32_t masked_values,
-                                std::int32_t encoding, std::int32_t overflow) {
+MONOREF_KERNEL(256, monoref_fp8_attention_partition)(
+    const std::uint16_t* q, std::int64_t q_row_stride, std::int64_t q_head_stride,
+    const std::uint8_t* k_cache, const std::uint8_t* v_cache, std::int64_t pages,
+    const std::int32_t* page_table, std::int64_t table_row_stride, std::int64_t table_head_stride,
+    const std::int32_t* context_lens, std::int64_t context_row_stride,
+    std::int64_t context_head_stride, const float* k_scale, const float* v_scale,
+    std::int64_t scale_stride, std::uint16_t* o, float* m, float* l, std::int64_t rows,
+    std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim, std::int32_t partitions,
+    std::int32_t sides, float sm_scale, float largest, std::int32_t masked_values,
+    std::int32_t encoding, std::int32_t overflow) {
   MONOREF_SHARED(float, shared_q, kQueryNumbers);
   MONOREF_SHARED(float, scores, kScores);
   MONOREF_SHARED(float, normaliser, kMaxHeads);

@@ -142,7 +142,8 @@ MONOREF_DEVICE ScoredBlocks scored_blocks(const Scoring& s, std::int64_t request
   const bool sharded = s.world > 1 && blocks > s.shard_from;
   const std::int32_t world = sharded ? s.world : 1;
   std::int32_t rank = sharded ? s.rank : 0;
-  if (MONOREF_FAULT(score_shard_off_by_one)) rank = (rank + 1) % world;
+  if (MONOREF_FAULT(score_shard_off_by_one, "T19", "a rank scores its neighbour's blocks"))
+    rank = (rank + 1) % world;
   // The first listed block of this rank, then every gridDim.x-th of them.
   const std::int32_t listed = s.init + (rank + world - s.init % world) % world;
   const std::int32_t known = blocks < s.tables.width ? blocks : s.tables.width;
@@ -167,12 +168,18 @@ MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, floa
   }
   for (int column = static_cast<int>(threadIdx.x); column < columns.count; column += kThreads) {
     std::int64_t row = row_of_column(s, columns, column);
-    if (MONOREF_FAULT(score_context_of_last_row))
+    if (MONOREF_FAULT(score_context_of_last_row, "T19",
+                      "every row sees as far as its request's last row"))
       row = s.tables.last_row_of(s.tables.request_of(row));
     std::int64_t context = s.tables.context_of(row);
-    if (MONOREF_FAULT(score_future_key_admitted)) context += 1;
-    if (MONOREF_FAULT(score_tail_as_full)) context = blocks_of_context(context) * kBlockTokens;
-    if (MONOREF_FAULT(score_new_keys_unseen) && context > s.tables.q_len) context -= s.tables.q_len;
+    if (MONOREF_FAULT(score_future_key_admitted, "S20",
+                      "the key behind the row's context takes part"))
+      context += 1;
+    if (MONOREF_FAULT(score_tail_as_full, "S06", "the last block counts as whole"))
+      context = blocks_of_context(context) * kBlockTokens;
+    if (MONOREF_FAULT(score_new_keys_unseen, "own", "keys of this step do not take part") &&
+        context > s.tables.q_len)
+      context -= s.tables.q_len;
     contexts[column] = static_cast<std::int32_t>(context);
   }
 }
@@ -198,17 +205,22 @@ MONOREF_DEVICE PieceRuns load_piece(const Scoring& s, const ScoredBlocks& blocks
   PieceRuns runs{};
   if (block >= blocks.end) return runs;
   std::int64_t id = blocks.table[block];
-  if (MONOREF_FAULT(score_block_id_is_position)) id = block < s.cache_blocks ? block : id;
+  if (MONOREF_FAULT(score_block_id_is_position, "S11",
+                    "the logical block is taken for the physical one"))
+    id = block < s.cache_blocks ? block : id;
   if (id < 0 || id >= s.cache_blocks) return runs;
   std::int64_t offset = id * s.block_bytes;
-  if (MONOREF_FAULT(score_block_offset_31_bits)) offset &= 0x7FFFFFFF;
+  if (MONOREF_FAULT(score_block_offset_31_bits, "O02", "offset of a block in 31 bits"))
+    offset &= 0x7FFFFFFF;
   auto thread = static_cast<std::int32_t>(threadIdx.x);
   compute_here(thread);  // else the keys' addresses occupy registers that the dots need
   const std::int32_t byte = piece * kPieceBytes + thread % kPieceRuns * kRunBytes;
   const std::uint8_t* from =
       in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kRunBytes);
-  const std::int64_t token_bytes =
-      MONOREF_FAULT(score_token_stride_ignored) ? row_bytes : s.token_bytes;
+  const std::int64_t token_bytes = MONOREF_FAULT(score_token_stride_ignored, "P06",
+                                                 "keys taken to be as far apart as they are long")
+                                       ? row_bytes
+                                       : s.token_bytes;
   const std::int32_t keys = keys_of_block(blocks, block);
   for (int i = 0; i < kPieceRuns; ++i) {
     const std::int32_t key = thread / kPieceRuns + i * (kThreads / kPieceRuns);
@@ -310,10 +322,12 @@ MONOREF_DEVICE void find_maxima(S, const Dots& dots, std::int32_t first_key,
     for (int n = 0; n < S::kKeys; ++n) {
       const float dot = unless_nan(dots.marks[n], dots.of[n][c]);
       if (first_key + S::key() + n * kKeysApart >= contexts[column]) continue;
-      if (MONOREF_FAULT(score_nan_dropped) && dot != dot) continue;
+      if (MONOREF_FAULT(score_nan_dropped, "own", "a NaN key is passed over") && dot != dot)
+        continue;
       rank = larger_rank(rank, rank_of(dot));
     }
-    if (MONOREF_FAULT(score_maximum_from_zero)) rank = larger_rank(rank, 0);
+    if (MONOREF_FAULT(score_maximum_from_zero, "own", "the maximum starts at 0 instead of -Inf"))
+      rank = larger_rank(rank, 0);
     rank = largest_rank_of_lanes<kGroupLanes>(rank);
     if (S::key() % kGroupLanes == 0) best[column * kGroups + group] = rank;
   }
@@ -335,19 +349,24 @@ MONOREF_DEVICE void store_scores(const Scoring& s, const Columns& columns, std::
   const auto c = static_cast<std::int32_t>(threadIdx.x);
   if (c >= columns.count) return;
   std::int32_t rank = best_of_column(columns, best, c);
-  if (MONOREF_FAULT(score_maximum_over_heads)) {
+  if (MONOREF_FAULT(score_maximum_over_heads, "S10", "heads share one maximum")) {
     const std::int32_t head_0 = c - head_of_column(s, columns, c);
     for (std::int32_t other = head_0; other < head_0 + s.heads; ++other)
       if (other >= 0 && other < columns.count)
         rank = larger_rank(rank, best_of_column(columns, best, other));
   }
   float score = float_of_rank(rank);
-  if (s.scaling == kScalingLog2 && !MONOREF_FAULT(score_scale_dropped))
-    score *= MONOREF_FAULT(score_scale_without_log2e) ? s.scale : s.scale * kLog2E;
+  if (s.scaling == kScalingLog2 &&
+      !MONOREF_FAULT(score_scale_dropped, "own", "scores are not scaled"))
+    score *= MONOREF_FAULT(score_scale_without_log2e, "T21", "the scale lacks log2 e")
+                 ? s.scale
+                 : s.scale * kLog2E;
   std::int64_t row = row_of_column(s, columns, c);
   std::int64_t head = head_of_column(s, columns, c);
   const std::int64_t token = row - columns.first_row;
-  if (MONOREF_FAULT(score_token_and_head_swapped) && token < s.heads && head < s.tables.q_len) {
+  if (MONOREF_FAULT(score_token_and_head_swapped, "S04",
+                    "query read as [head, row] instead of [row, head]") &&
+      token < s.heads && head < s.tables.q_len) {
     row = columns.first_row + head;
     head = token;
   }
@@ -456,18 +475,16 @@ MONOREF_DEVICE bool is_legal(const Scoring& s) {
 //          below min(q_len * heads, 16).
 // Misuse   Other sizes and blocks write nothing. A block id outside the cache stands for keys of
 //          zeros; columns of the table at or behind `width` are not listed.
-MONOREF_KERNEL(128)
-monoref_index_score_fp8(const std::uint16_t* q, std::int64_t q_row_stride,
-                        std::int64_t q_head_stride, const std::uint8_t* cache,
-                        std::int64_t cache_block_stride, std::int64_t cache_token_stride,
-                        std::int64_t cache_blocks, const std::int32_t* block_table,
-                        std::int64_t table_row_stride, const std::int32_t* seq_lens,
-                        std::int64_t seq_lens_stride, float* scores, std::int64_t score_row_stride,
-                        std::int64_t score_head_stride, std::int64_t rows, std::int32_t heads,
-                        std::int32_t dim, std::int32_t width, std::int32_t q_len, std::int32_t topk,
-                        std::int32_t init_blocks, std::int32_t local_blocks, float sm_scale,
-                        std::int32_t encoding, std::int32_t scaling, std::int32_t tables_of,
-                        std::int32_t world, std::int32_t rank, std::int32_t shard_from) {
+MONOREF_KERNEL(128, monoref_index_score_fp8)(
+    const std::uint16_t* q, std::int64_t q_row_stride, std::int64_t q_head_stride,
+    const std::uint8_t* cache, std::int64_t cache_block_stride, std::int64_t cache_token_stride,
+    std::int64_t cache_blocks, const std::int32_t* block_table, std::int64_t table_row_stride,
+    const std::int32_t* seq_lens, std::int64_t seq_lens_stride, float* scores,
+    std::int64_t score_row_stride, std::int64_t score_head_stride, std::int64_t rows,
+    std::int32_t heads, std::int32_t dim, std::int32_t width, std::int32_t q_len, std::int32_t topk,
+    std::int32_t init_blocks, std::int32_t local_blocks, float sm_scale, std::int32_t encoding,
+    std::int32_t scaling, std::int32_t tables_of, std::int32_t world, std::int32_t rank,
+    std::int32_t shard_from) {
   MONOREF_SHARED(std::uint8_t, keys, kStagedBytes);
   MONOREF_SHARED(std::int32_t, contexts, kMaxColumns);
   MONOREF_SHARED(std::int32_t, best, kMaxima);
@@ -502,18 +519,15 @@ monoref_index_score_fp8(const std::uint16_t* q, std::int64_t q_row_stride,
 MONOREF_REGISTER(monoref_index_score_fp8);
 
 // The same for a BF16 index cache; there is no encoding.
-MONOREF_KERNEL(128)
-monoref_index_score_bf16(const std::uint16_t* q, std::int64_t q_row_stride,
-                         std::int64_t q_head_stride, const std::uint16_t* cache,
-                         std::int64_t cache_block_stride, std::int64_t cache_token_stride,
-                         std::int64_t cache_blocks, const std::int32_t* block_table,
-                         std::int64_t table_row_stride, const std::int32_t* seq_lens,
-                         std::int64_t seq_lens_stride, float* scores, std::int64_t score_row_stride,
-                         std::int64_t score_head_stride, std::int64_t rows, std::int32_t heads,
-                         std::int32_t dim, std::int32_t width, std::int32_t q_len,
-                         std::int32_t topk, std::int32_t init_blocks, std::int32_t local_blocks,
-                         float sm_scale, std::int32_t scaling, std::int32_t tables_of,
-                         std::int32_t world, std::int32_t rank, std::int32_t shard_from) {
+MONOREF_KERNEL(128, monoref_index_score_bf16)(
+    const std::uint16_t* q, std::int64_t q_row_stride, std::int64_t q_head_stride,
+    const std::uint16_t* cache, std::int64_t cache_block_stride, std::int64_t cache_token_stride,
+    std::int64_t cache_blocks, const std::int32_t* block_table, std::int64_t table_row_stride,
+    const std::int32_t* seq_lens, std::int64_t seq_lens_stride, float* scores,
+    std::int64_t score_row_stride, std::int64_t score_head_stride, std::int64_t rows,
+    std::int32_t heads, std::int32_t dim, std::int32_t width, std::int32_t q_len, std::int32_t topk,
+    std::int32_t init_blocks, std::int32_t local_blocks, float sm_scale, std::int32_t scaling,
+    std::int32_t tables_of, std::int32_t world, std::int32_t rank, std::int32_t shard_from) {
   MONOREF_SHARED(std::uint8_t, keys, kStagedBytes);
   MONOREF_SHARED(std::int32_t, contexts, kMaxColumns);
   MONOREF_SHARED(std::int32_t, best, kMaxima);

@@ -63,7 +63,8 @@ struct Rules {
   std::int32_t tie;
 
   MONOREF_MEMBER bool higher_id_first() const {
-    return (tie == kTieHigherId) != MONOREF_FAULT(select_tie_reversed);
+    return (tie == kTieHigherId) !=
+           MONOREF_FAULT(select_tie_reversed, "S14", "equal keys rank by the other tie rule");
   }
   MONOREF_MEMBER Place place_of(std::uint32_t key, std::int32_t id) const {
     const auto low = static_cast<std::uint32_t>(id);
@@ -91,9 +92,12 @@ MONOREF_DEVICE RowBlocks blocks_of_row(std::int64_t context, std::int32_t world,
                                        std::int32_t rank) {
   const std::int64_t blocks = blocks_of_context(context);
   const auto all = static_cast<std::int32_t>(blocks <= kMaxBlocks ? blocks : kMaxBlocks + 1);
-  if (MONOREF_FAULT(candidates_of_next_rank)) rank = (rank + 1) % world;
+  if (MONOREF_FAULT(candidates_of_next_rank, "T19", "a rank brings its neighbour's blocks"))
+    rank = (rank + 1) % world;
   std::int32_t considered = all;
-  if (MONOREF_FAULT(select_first_4096_blocks) && considered > 4096) considered = 4096;
+  if (MONOREF_FAULT(select_first_4096_blocks, "S17", "blocks from 4096 on are not looked at") &&
+      considered > 4096)
+    considered = 4096;
   const std::int32_t count = considered > rank ? (considered - rank + world - 1) / world : 0;
   return {context, all, rank, world, count};
 }
@@ -104,8 +108,9 @@ MONOREF_DEVICE std::uint32_t unsigned_key(std::int32_t key) {
 }
 
 MONOREF_DEVICE std::int32_t sort_key(float key) {
-  if (key != key && !MONOREF_FAULT(select_nan_first)) return INT32_MIN;
-  if (key == 0.0F && !MONOREF_FAULT(select_negative_zero_lower)) return 0;
+  if (key != key && !MONOREF_FAULT(select_nan_first, "S12", "a NaN ranks first")) return INT32_MIN;
+  if (key == 0.0F && !MONOREF_FAULT(select_negative_zero_lower, "S14", "-0 ranks below +0"))
+    return 0;
   return rank_of(key);
 }
 
@@ -116,11 +121,18 @@ MONOREF_DEVICE bool is_pinned(const Rules& rules, const RowBlocks& row, std::int
 
 MONOREF_DEVICE std::int32_t key_of_block(const Rules& rules, const RowBlocks& row,
                                          const float* scores, std::int32_t id) {
-  if (row.blocks <= rules.topk && !MONOREF_FAULT(select_short_row_by_key)) return -id;
+  if (row.blocks <= rules.topk &&
+      !MONOREF_FAULT(select_short_row_by_key, "own", "short contexts are ranked by score"))
+    return -id;
   const bool local = id >= row.blocks - rules.local;
   const bool init = id < rules.init;
-  if (MONOREF_FAULT(select_pinned_score_read) && local) return sort_key(scores[id]);
-  if (MONOREF_FAULT(select_init_wins_over_local) && init) return sort_key(kInitKey);
+  if (MONOREF_FAULT(select_pinned_score_read, "S06", "the score of a pinned block is read") &&
+      local)
+    return sort_key(scores[id]);
+  if (MONOREF_FAULT(select_init_wins_over_local, "own",
+                    "a block that is both counts as an init block") &&
+      init)
+    return sort_key(kInitKey);
   if (local) return sort_key(kLocalKey);
   if (init) return sort_key(kInitKey);
   return sort_key(scores[id]);
@@ -247,7 +259,7 @@ MONOREF_DEVICE void collect_winners(const Rules& rules, const RowBlocks& row, Pl
 MONOREF_DEVICE std::int32_t count_before(const Place* places, std::int32_t count, Place place) {
   std::int32_t before = 0;
   for (std::int32_t i = 0; i < count; ++i) {
-    if (MONOREF_FAULT(select_equal_keys_collide))
+    if (MONOREF_FAULT(select_equal_keys_collide, "S12", "equal keys take one place"))
       before += places[i] >> kIdBits > place >> kIdBits ? 1 : 0;
     else
       before += places[i] > place ? 1 : 0;
@@ -290,7 +302,8 @@ MONOREF_DEVICE std::int64_t selected_context(const RowBlocks& row, std::int32_t 
     return keys < row.context ? keys : row.context;
   }
   const std::int64_t full = std::int64_t{count - 1} * kBlockTokens;
-  if (MONOREF_FAULT(select_tail_counted_full)) return full + kBlockTokens;
+  if (MONOREF_FAULT(select_tail_counted_full, "S03", "the last block counts as whole"))
+    return full + kBlockTokens;
   return full + row.context - std::int64_t{row.blocks - 1} * kBlockTokens;
 }
 
@@ -304,7 +317,8 @@ MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
   for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < count;
        i += static_cast<std::int32_t>(blockDim.x)) {
     std::int32_t slot = i == tail_rank ? count - 1 : i - (i > tail_rank ? 1 : 0);
-    if (MONOREF_FAULT(select_tail_in_place)) slot = i;
+    if (MONOREF_FAULT(select_tail_in_place, "own", "the last block stays where it was ranked"))
+      slot = i;
     work.slots[slot] = table_row[work.ranked[i]];
   }
   return tail_rank < count;
@@ -316,13 +330,17 @@ MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
 template <bool wide>
 MONOREF_DEVICE void write_pages(const std::int32_t* slots, std::int32_t count, std::int32_t topk,
                                 std::int32_t page_stride, std::int32_t* row) {
-  if (MONOREF_FAULT(select_page_stride_8)) page_stride = kPagesPerSide;
-  const std::int32_t end = MONOREF_FAULT(select_stale_slots) ? count : topk;
+  if (MONOREF_FAULT(select_page_stride_8, "P05", "page stride 8 for packed sides"))
+    page_stride = kPagesPerSide;
+  const std::int32_t end =
+      MONOREF_FAULT(select_stale_slots, "S06", "slots without a block are not written") ? count
+                                                                                        : topk;
   for (std::int32_t unit = static_cast<std::int32_t>(threadIdx.x); unit < 2 * end;
        unit += static_cast<std::int32_t>(blockDim.x)) {
     const std::int32_t slot = unit / 2;
     simt::Vec16 pages{};
-    if (slot < count || MONOREF_FAULT(select_unused_slots_minus_one)) {
+    if (slot < count ||
+        MONOREF_FAULT(select_unused_slots_minus_one, "S12", "slots without a block hold -1")) {
       const std::int32_t block = slot < count ? slots[slot] : -1;
       const std::uint32_t first =
           static_cast<std::uint32_t>(block) * static_cast<std::uint32_t>(page_stride) +
@@ -369,7 +387,7 @@ MONOREF_DEVICE void emit_selection(const SelectionOutputs& out, const Rules& rul
 MONOREF_DEVICE void rank_winners(const Rules& rules, std::int32_t count, const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto threads = static_cast<std::int32_t>(blockDim.x);
-  if (MONOREF_FAULT(select_equal_keys_collide)) {
+  if (MONOREF_FAULT_AT(select_equal_keys_collide)) {
     for (std::int32_t i = thread; i < count; i += threads) work.ranked[i] = 0;
     __syncthreads();
   }
@@ -388,7 +406,10 @@ MONOREF_DEVICE std::int32_t merge_candidates(const Rules& rules, const RowBlocks
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto threads = static_cast<std::int32_t>(blockDim.x);
   const std::int32_t brought = world * rules.topk;
-  const std::int32_t last = MONOREF_FAULT(merge_last_rank_ignored) ? brought - rules.topk : brought;
+  const std::int32_t last =
+      MONOREF_FAULT(merge_last_rank_ignored, "T19", "the last rank's candidates are not merged")
+          ? brought - rules.topk
+          : brought;
   const std::int32_t count = row.blocks < rules.topk ? row.blocks : rules.topk;
   if (thread == 0) *work.winner_count = 0;
   for (std::int32_t i = thread; i < count; i += threads) work.ranked[i] = 0;
@@ -423,19 +444,22 @@ MONOREF_DEVICE bool legal_rules(const Rules& rules) {
 MONOREF_DEVICE const float* scores_of(const float* scores, std::int64_t row_stride,
                                       std::int64_t head_stride, std::int64_t row,
                                       std::int64_t head) {
-  if (MONOREF_FAULT(select_scores_of_head_0)) head = 0;
+  if (MONOREF_FAULT(select_scores_of_head_0, "S10", "every head selects by the scores of head 0"))
+    head = 0;
   return scores + row * row_stride + head * head_stride;
 }
 
 /// The context of a row; by the fault, that of its request's last row.
 MONOREF_DEVICE std::int64_t context_of_row(const StepTables& tables, std::int64_t row) {
-  if (MONOREF_FAULT(select_context_of_last_row))
+  if (MONOREF_FAULT(select_context_of_last_row, "T11",
+                    "every row is as long as its request's last row"))
     return tables.context_of(tables.last_row_of(tables.request_of(row)));
   return tables.context_of(row);
 }
 
 MONOREF_DEVICE const std::int32_t* table_of_row(const StepTables& tables, std::int64_t row) {
-  return tables.blocks_of(MONOREF_FAULT(select_table_of_row_0) ? 0 : row);
+  return tables.blocks_of(
+      MONOREF_FAULT(select_table_of_row_0, "T01", "pages of the first row's table") ? 0 : row);
 }
 
 }  // namespace
@@ -458,18 +482,15 @@ MONOREF_DEVICE const std::int32_t* table_of_row(const StepTables& tables, std::i
 //          threads for short contexts to 1024 for long ones. 41 KiB of static shared memory.
 // Misuse   Rows of more than 8192 blocks or of more than the table is wide are left as they are, as
 //          is everything if topk or q_len is out of range. Page ids wrap as int32 does.
-MONOREF_KERNEL(1024)
-monoref_index_select(const float* scores, std::int64_t score_row_stride,
-                     std::int64_t score_head_stride, const std::int32_t* block_table,
-                     std::int64_t table_row_stride, const std::int32_t* seq_lens,
-                     std::int64_t seq_lens_stride, std::int32_t* topk_idx,
-                     std::int64_t topk_row_stride, std::int64_t topk_head_stride,
-                     std::int32_t* page_table, std::int64_t page_row_stride,
-                     std::int64_t page_head_stride, std::int32_t* context_lens,
-                     std::int64_t context_row_stride, std::int64_t context_head_stride,
-                     std::int64_t rows, std::int32_t heads, std::int32_t width, std::int32_t q_len,
-                     std::int32_t topk, std::int32_t init_blocks, std::int32_t local_blocks,
-                     std::int32_t page_stride, std::int32_t tables_of, std::int32_t tie) {
+MONOREF_KERNEL(1024, monoref_index_select)(
+    const float* scores, std::int64_t score_row_stride, std::int64_t score_head_stride,
+    const std::int32_t* block_table, std::int64_t table_row_stride, const std::int32_t* seq_lens,
+    std::int64_t seq_lens_stride, std::int32_t* topk_idx, std::int64_t topk_row_stride,
+    std::int64_t topk_head_stride, std::int32_t* page_table, std::int64_t page_row_stride,
+    std::int64_t page_head_stride, std::int32_t* context_lens, std::int64_t context_row_stride,
+    std::int64_t context_head_stride, std::int64_t rows, std::int32_t heads, std::int32_t width,
+    std::int32_t q_len, std::int32_t topk, std::int32_t init_blocks, std::int32_t local_blocks,
+    std::int32_t page_stride, std::int32_t tables_of, std::int32_t tie) {
   MONOREF_SHARED(std::uint32_t, keys, kMaxBlocks);
   MONOREF_SHARED(std::uint32_t, histogram, kCounters);
   MONOREF_SHARED(Place, winners, kMaxTopk);
@@ -490,7 +511,9 @@ monoref_index_select(const float* scores, std::int64_t score_row_stride,
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(context_of_row(a.tables, row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
-    if (MONOREF_FAULT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
+    if (MONOREF_FAULT(select_empty_row_unwritten, "S26", "a row without tokens is not written") &&
+        a.tables.length_of(row) < 1)
+      continue;
     for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
       const std::int32_t count = select_winners(
           a.rules, blocks, scores_of(scores, score_row_stride, score_head_stride, row, head), work);
@@ -512,15 +535,13 @@ MONOREF_REGISTER(monoref_index_select);
 //          first; best first, then -1
 // Sizes    world >= 1, 0 <= rank < world; the rest, and Options and Launch, as for index_select
 // Misuse   Rows of more than 8192 blocks are left as they are.
-MONOREF_KERNEL(1024)
-monoref_index_candidates(const float* scores, std::int64_t score_row_stride,
-                         std::int64_t score_head_stride, const std::int32_t* seq_lens,
-                         std::int64_t seq_lens_stride, std::int64_t* candidates,
-                         std::int64_t candidate_row_stride, std::int64_t candidate_head_stride,
-                         std::int64_t rows, std::int32_t heads, std::int32_t q_len,
-                         std::int32_t topk, std::int32_t init_blocks, std::int32_t local_blocks,
-                         std::int32_t world, std::int32_t rank, std::int32_t tables_of,
-                         std::int32_t tie) {
+MONOREF_KERNEL(1024, monoref_index_candidates)(
+    const float* scores, std::int64_t score_row_stride, std::int64_t score_head_stride,
+    const std::int32_t* seq_lens, std::int64_t seq_lens_stride, std::int64_t* candidates,
+    std::int64_t candidate_row_stride, std::int64_t candidate_head_stride, std::int64_t rows,
+    std::int32_t heads, std::int32_t q_len, std::int32_t topk, std::int32_t init_blocks,
+    std::int32_t local_blocks, std::int32_t world, std::int32_t rank, std::int32_t tables_of,
+    std::int32_t tie) {
   MONOREF_SHARED(std::uint32_t, keys, kMaxBlocks);
   MONOREF_SHARED(std::uint32_t, histogram, kCounters);
   MONOREF_SHARED(Place, winners, kMaxTopk);
@@ -560,18 +581,16 @@ MONOREF_REGISTER(monoref_index_candidates);
 // Launch   any grid, x over rows, y over heads; any block of whole waves in one dimension, 64
 //          threads for 4 ranks of 16.
 // Misuse   as for index_select
-MONOREF_KERNEL(1024)
-monoref_index_merge(const std::int64_t* candidates, std::int64_t candidate_rank_stride,
-                    std::int64_t candidate_row_stride, std::int64_t candidate_head_stride,
-                    const std::int32_t* block_table, std::int64_t table_row_stride,
-                    const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
-                    std::int32_t* topk_idx, std::int64_t topk_row_stride,
-                    std::int64_t topk_head_stride, std::int32_t* page_table,
-                    std::int64_t page_row_stride, std::int64_t page_head_stride,
-                    std::int32_t* context_lens, std::int64_t context_row_stride,
-                    std::int64_t context_head_stride, std::int64_t rows, std::int32_t heads,
-                    std::int32_t width, std::int32_t q_len, std::int32_t topk, std::int32_t world,
-                    std::int32_t page_stride, std::int32_t tables_of, std::int32_t tie) {
+MONOREF_KERNEL(1024, monoref_index_merge)(
+    const std::int64_t* candidates, std::int64_t candidate_rank_stride,
+    std::int64_t candidate_row_stride, std::int64_t candidate_head_stride,
+    const std::int32_t* block_table, std::int64_t table_row_stride, const std::int32_t* seq_lens,
+    std::int64_t seq_lens_stride, std::int32_t* topk_idx, std::int64_t topk_row_stride,
+    std::int64_t topk_head_stride, std::int32_t* page_table, std::int64_t page_row_stride,
+    std::int64_t page_head_stride, std::int32_t* context_lens, std::int64_t context_row_stride,
+    std::int64_t context_head_stride, std::int64_t rows, std::int32_t heads, std::int32_t width,
+    std::int32_t q_len, std::int32_t topk, std::int32_t world, std::int32_t page_stride,
+    std::int32_t tables_of, std::int32_t tie) {
   MONOREF_SHARED(Place, places, kMaxCandidates);
   MONOREF_SHARED(std::int32_t, place_count, 1);
   MONOREF_SHARED(std::int32_t, ranked, kMaxTopk);
@@ -589,7 +608,7 @@ monoref_index_merge(const std::int64_t* candidates, std::int64_t candidate_rank_
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(a.tables.context_of(row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
-    if (MONOREF_FAULT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
+    if (MONOREF_FAULT_AT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
     for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
       const std::int64_t* from =
           candidates + row * candidate_row_stride + head * candidate_head_stride;

@@ -33,15 +33,23 @@ struct ToE4m3 {
   bool unrounded_keys;
 
   MONOREF_MEMBER float scaled(float x, float scale) const {
-    return reciprocal != MONOREF_FAULT(kv_scaling_swapped) ? x * rcp(scale) : x / scale;
+    return reciprocal != MONOREF_FAULT(kv_scaling_swapped, "N08",
+                                       "division for the reciprocal and the reverse")
+               ? x * rcp(scale)
+               : x / scale;
   }
   MONOREF_MEMBER Element key(float x) const {
-    const bool unrounded = unrounded_keys || MONOREF_FAULT(kv_key_source_unrounded);
-    const bool rounded = !unrounded || MONOREF_FAULT(kv_key_source_rounded);
+    const bool unrounded =
+        unrounded_keys || MONOREF_FAULT(kv_key_source_unrounded, "F06",
+                                        "keys not rounded to BF16 against the contract");
+    const bool rounded = !unrounded || MONOREF_FAULT(kv_key_source_rounded, "F06",
+                                                     "keys rounded to BF16 against the contract");
     return e4m3_of(scaled(rounded ? rounded_to_bf16(x) : x, k_scale), format);
   }
   MONOREF_MEMBER Element value(std::uint16_t bf16) const {
-    const float scale = MONOREF_FAULT(kv_value_by_k_scale) ? k_scale : v_scale;
+    const float scale = MONOREF_FAULT(kv_value_by_k_scale, "F10", "V divided by the scale of K")
+                            ? k_scale
+                            : v_scale;
     return e4m3_of(scaled(float_of_bf16(bf16), scale), format);
   }
 };
@@ -63,10 +71,15 @@ struct SlotList {
   /// The slot that row `row` goes to; negative: the row is not stored.
   MONOREF_MEMBER std::int64_t of(std::int64_t row) const {
     std::int64_t slot = data[row * stride];
-    if (MONOREF_FAULT(kv_slot_32_bits)) slot = static_cast<std::int32_t>(slot);
-    if (MONOREF_FAULT(kv_negative_slot_wraps) && slot == -1) return capacity - 1;
-    if (MONOREF_FAULT(kv_negative_slot_is_zero) && slot < 0) return 0;
-    if (MONOREF_FAULT(kv_slot_modulo_capacity) && slot >= capacity) return slot % capacity;
+    if (MONOREF_FAULT(kv_slot_32_bits, "O07", "only the low 32 bits of a slot count"))
+      slot = static_cast<std::int32_t>(slot);
+    if (MONOREF_FAULT(kv_negative_slot_wraps, "P10", "slot -1 writes the last slot") && slot == -1)
+      return capacity - 1;
+    if (MONOREF_FAULT(kv_negative_slot_is_zero, "P11", "slot -1 writes slot 0") && slot < 0)
+      return 0;
+    if (MONOREF_FAULT(kv_slot_modulo_capacity, "P14", "a slot beyond the cache wraps") &&
+        slot >= capacity)
+      return slot % capacity;
     return slot < capacity ? slot : -1;
   }
 };
@@ -132,7 +145,8 @@ MONOREF_DEVICE void insert_keys(const KvInsert<typename Convert::Element>& in,
   constexpr std::int32_t kRun = kRunBytes / static_cast<int>(sizeof(typename Convert::Element));
   const std::int32_t runs = in.shape.head_dim / kRun;
   auto* cache = in.k_cache;
-  if (MONOREF_FAULT(kv_key_into_value_pages)) cache = in.v_cache + in.shape.v_view_start();
+  if (MONOREF_FAULT(kv_key_into_value_pages, "P16", "keys written to the pages of V"))
+    cache = in.v_cache + in.shape.v_view_start();
   const std::int32_t items = runs * in.shape.heads * kTileTokens;
   for (std::int64_t i = column_of_grid(); i < items; i += columns_of_grid()) {
     const auto item = static_cast<std::int32_t>(i);
@@ -165,7 +179,9 @@ MONOREF_DEVICE void insert_values(const KvInsert<typename Convert::Element>& in,
     const std::int32_t head = element / in.shape.head_dim;
     const std::int32_t dim = element - head * in.shape.head_dim;
     const PagePlace place = place_of_slot(slot, in.shape.sides);
-    const std::int32_t to = MONOREF_FAULT(kv_value_into_head_0) ? 0 : head;
+    const std::int32_t to =
+        MONOREF_FAULT(kv_value_into_head_0, "S22", "values of every head written to head 0") ? 0
+                                                                                             : head;
     cache[v_element(in.shape, place, to, dim)] =
         convert.value(in.v[row * in.v_row_stride + element]);
   }
@@ -182,7 +198,7 @@ MONOREF_DEVICE void insert(const KvInsert<typename Convert::Element>& in, const 
 
 /// The rows that have both a key and a slot.
 MONOREF_DEVICE std::int64_t rows_with_slot(std::int64_t rows, std::int64_t slot_count) {
-  if (MONOREF_FAULT(kv_last_row_dropped)) rows -= 1;
+  if (MONOREF_FAULT(kv_last_row_dropped, "own", "last row not stored")) rows -= 1;
   return rows < slot_count ? rows : slot_count;
 }
 
@@ -247,14 +263,12 @@ MONOREF_DEVICE void insert_index_keys(const float* keys, std::int64_t key_row_st
 //          elements (512 a tile and head: 256 threads and two blocks in y leave nobody idle).
 // Misuse   Slots below 0 and from capacity on are not stored; other head sizes write nothing.
 //          Offsets are 64-bit throughout.
-MONOREF_KERNEL(1024)
-monoref_kv_cache_insert_fp8(const float* k, std::int64_t k_row_stride, const std::uint16_t* v,
-                            std::int64_t v_row_stride, std::int64_t rows, const std::int64_t* slots,
-                            std::int64_t slot_stride, std::int64_t slot_count,
-                            std::uint8_t* k_cache, std::uint8_t* v_cache, std::int64_t capacity,
-                            std::int32_t heads, std::int32_t head_dim, std::int32_t sides,
-                            float k_scale, float v_scale, std::int32_t scaling,
-                            std::int32_t key_source, std::int32_t encoding, std::int32_t overflow) {
+MONOREF_KERNEL(1024, monoref_kv_cache_insert_fp8)(
+    const float* k, std::int64_t k_row_stride, const std::uint16_t* v, std::int64_t v_row_stride,
+    std::int64_t rows, const std::int64_t* slots, std::int64_t slot_stride, std::int64_t slot_count,
+    std::uint8_t* k_cache, std::uint8_t* v_cache, std::int64_t capacity, std::int32_t heads,
+    std::int32_t head_dim, std::int32_t sides, float k_scale, float v_scale, std::int32_t scaling,
+    std::int32_t key_source, std::int32_t encoding, std::int32_t overflow) {
   const ToE4m3 convert{e4m3_format(encoding, overflow), k_scale, v_scale,
                        scaling == kScalingReciprocal, key_source == kSourceUnrounded};
   insert({k,
@@ -271,13 +285,11 @@ monoref_kv_cache_insert_fp8(const float* k, std::int64_t k_row_stride, const std
 MONOREF_REGISTER(monoref_kv_cache_insert_fp8);
 
 // The same for a BF16 cache: K is bf16(k), V keeps its bits, and there are no scales.
-MONOREF_KERNEL(1024)
-monoref_kv_cache_insert_bf16(const float* k, std::int64_t k_row_stride, const std::uint16_t* v,
-                             std::int64_t v_row_stride, std::int64_t rows,
-                             const std::int64_t* slots, std::int64_t slot_stride,
-                             std::int64_t slot_count, std::uint16_t* k_cache,
-                             std::uint16_t* v_cache, std::int64_t capacity, std::int32_t heads,
-                             std::int32_t head_dim, std::int32_t sides) {
+MONOREF_KERNEL(1024, monoref_kv_cache_insert_bf16)(
+    const float* k, std::int64_t k_row_stride, const std::uint16_t* v, std::int64_t v_row_stride,
+    std::int64_t rows, const std::int64_t* slots, std::int64_t slot_stride, std::int64_t slot_count,
+    std::uint16_t* k_cache, std::uint16_t* v_cache, std::int64_t capacity, std::int32_t heads,
+    std::int32_t head_dim, std::int32_t sides) {
   insert({k,
           k_row_stride,
           v,
@@ -302,14 +314,12 @@ MONOREF_REGISTER(monoref_kv_cache_insert_bf16);
 // Options  key_source, encoding, overflow as for the K/V cache
 // Launch   any grid in x and any block of whole waves in one dimension.
 // Misuse   Slots below 0 and from capacity on are not stored. Offsets are 64-bit throughout.
-MONOREF_KERNEL(1024)
-monoref_index_key_insert_fp8(const float* keys, std::int64_t key_row_stride, std::int64_t rows,
-                             const std::int64_t* slots, std::int64_t slot_stride,
-                             std::int64_t slot_count, std::uint8_t* cache,
-                             std::int64_t cache_block_stride, std::int64_t cache_token_stride,
-                             std::int64_t capacity, std::int32_t block_size, std::int32_t dim,
-                             std::int32_t key_source, std::int32_t encoding,
-                             std::int32_t overflow) {
+MONOREF_KERNEL(1024, monoref_index_key_insert_fp8)(
+    const float* keys, std::int64_t key_row_stride, std::int64_t rows, const std::int64_t* slots,
+    std::int64_t slot_stride, std::int64_t slot_count, std::uint8_t* cache,
+    std::int64_t cache_block_stride, std::int64_t cache_token_stride, std::int64_t capacity,
+    std::int32_t block_size, std::int32_t dim, std::int32_t key_source, std::int32_t encoding,
+    std::int32_t overflow) {
   const ToE4m3 convert{e4m3_format(encoding, overflow), 1.0F, 1.0F, false,
                        key_source == kSourceUnrounded};
   insert_index_keys(keys, key_row_stride, rows_with_slot(rows, slot_count),
@@ -319,12 +329,11 @@ monoref_index_key_insert_fp8(const float* keys, std::int64_t key_row_stride, std
 MONOREF_REGISTER(monoref_index_key_insert_fp8);
 
 // The same for a BF16 index cache: bf16(key); strides count elements.
-MONOREF_KERNEL(1024)
-monoref_index_key_insert_bf16(const float* keys, std::int64_t key_row_stride, std::int64_t rows,
-                              const std::int64_t* slots, std::int64_t slot_stride,
-                              std::int64_t slot_count, std::uint16_t* cache,
-                              std::int64_t cache_block_stride, std::int64_t cache_token_stride,
-                              std::int64_t capacity, std::int32_t block_size, std::int32_t dim) {
+MONOREF_KERNEL(1024, monoref_index_key_insert_bf16)(
+    const float* keys, std::int64_t key_row_stride, std::int64_t rows, const std::int64_t* slots,
+    std::int64_t slot_stride, std::int64_t slot_count, std::uint16_t* cache,
+    std::int64_t cache_block_stride, std::int64_t cache_token_stride, std::int64_t capacity,
+    std::int32_t block_size, std::int32_t dim) {
   insert_index_keys(keys, key_row_stride, rows_with_slot(rows, slot_count),
                     {slots, slot_stride, capacity},
                     {cache, cache_block_stride, cache_token_stride, block_size, dim}, ToBf16{});

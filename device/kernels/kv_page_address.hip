@@ -25,19 +25,25 @@ struct ElementAddress {
 MONOREF_DEVICE ElementAddress address_of(const PageShape& shape, std::int64_t slot,
                                          std::int32_t element) {
   if (slot < 0) {
-    if (!MONOREF_FAULT(address_negative_slot)) return {kNoAddress, kNoAddress};
+    if (!MONOREF_FAULT(address_negative_slot, "P11", "slot -1 gets an address"))
+      return {kNoAddress, kNoAddress};
     slot &= kBlockTokens - 1;
   }
-  if (MONOREF_FAULT(address_slot_rebased_twice))
+  if (MONOREF_FAULT(address_slot_rebased_twice, "own", "slot rebased before it is used"))
     slot += kBlockTokens * (slot / kBlockTokens) * (shape.sides - 1);
-  const std::int32_t dims = MONOREF_FAULT(address_heads_as_dims) ? shape.heads : shape.head_dim;
+  const std::int32_t dims = MONOREF_FAULT(address_heads_as_dims, "S22", "heads and dims exchanged")
+                                ? shape.heads
+                                : shape.head_dim;
   const std::int32_t head = element / dims;
   const std::int32_t dim = element - head * dims;
   const PagePlace place = place_of_slot(slot, shape.sides);
-  const std::int64_t bytes = MONOREF_FAULT(address_elements_as_bytes) ? 1 : shape.element_bytes;
+  const std::int64_t bytes =
+      MONOREF_FAULT(address_elements_as_bytes, "own", "element offset taken for a byte offset")
+          ? 1
+          : shape.element_bytes;
   const std::int64_t k = k_element(shape, place, head, dim) * bytes;
   const std::int64_t v = (shape.v_view_start() + v_element(shape, place, head, dim)) * bytes;
-  if (MONOREF_FAULT(address_32_bits))
+  if (MONOREF_FAULT(address_32_bits, "O07", "offset in 32 bits"))
     return {static_cast<std::int32_t>(k), static_cast<std::int32_t>(v)};
   return {k, v};
 }
@@ -55,11 +61,11 @@ MONOREF_DEVICE ElementAddress address_of(const PageShape& shape, std::int64_t sl
 // Launch   any grid and any block of whole waves; x goes over slots, y over the elements of one.
 // Misuse   None is read or written by these offsets here. Slots are below 2^63 / 32 / (bytes of a
 //          token's K), or the numbers wrap.
-MONOREF_KERNEL(1024)
-monoref_kv_page_address(const std::int64_t* slots, std::int64_t slot_stride,
-                        std::int64_t* k_offsets, std::int64_t* v_offsets, std::int64_t count,
-                        std::int32_t heads, std::int32_t head_dim, std::int32_t element_bytes,
-                        std::int32_t sides) {
+MONOREF_KERNEL(1024, monoref_kv_page_address)(const std::int64_t* slots, std::int64_t slot_stride,
+                                              std::int64_t* k_offsets, std::int64_t* v_offsets,
+                                              std::int64_t count, std::int32_t heads,
+                                              std::int32_t head_dim, std::int32_t element_bytes,
+                                              std::int32_t sides) {
   const PageShape shape{heads, head_dim, element_bytes, sides};
   const std::int32_t elements = heads * head_dim;
   // Two offsets fill 16 bytes. Rows of an odd number of elements start on 8 every other time.

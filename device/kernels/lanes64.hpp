@@ -31,13 +31,14 @@ MONOREF_DEVICE void sums_of_64([[maybe_unused]] float* exchange, float (&v)[coun
   if constexpr (simt::kWave == kLanes64) {
     MONOREF_UNROLL
     for (int i = 0; i < count; ++i) {
-      if (MONOREF_FAULT(lanes64_ascending)) {
+      if (MONOREF_FAULT(lanes64_ascending, "own", "64 lanes are added from the nearest on",
+                        .stages = {"router"})) {
         for (int mask = 1; mask < kLanes64; mask *= 2) v[i] += simt::shuffle_xor(v[i], mask);
         continue;
       }
       v[i] += simt::shuffle_xor(v[i], kLanes64 / 2);
     }
-    if (MONOREF_FAULT(lanes64_ascending)) return;
+    if (MONOREF_FAULT_AT(lanes64_ascending)) return;
   } else {
     const int threads = static_cast<int>(blockDim.x);
     const int thread = simt::linear_thread();

@@ -56,19 +56,24 @@ struct Routing {
 
 /// The sigmoid of a logit.
 MONOREF_DEVICE float score_of(const Routing& routing, float logit) {
-  if (routing.bf16_logits && !MONOREF_FAULT(route_logit_not_rounded))
+  if (routing.bf16_logits &&
+      !MONOREF_FAULT(route_logit_not_rounded, "own", "the logit is not rounded to BF16"))
     logit = rounded_to_bf16(logit);
-  const float exponent = MONOREF_FAULT(route_natural_base) ? -logit : -logit * kLog2E;
+  const float exponent =
+      MONOREF_FAULT(route_natural_base, "own", "2^-x for e^-x") ? -logit : -logit * kLog2E;
   return rcp(1.0F + exp2_portable(exponent));
 }
 
 /// The order of keys as that of integers. A NaN that ranks last stays above the lowest packed
 /// integers, which stand for no expert.
 MONOREF_DEVICE std::int32_t sort_key(const Routing& routing, float key) {
-  if (MONOREF_FAULT(route_key_plain_bits)) return simt::bit_cast<std::int32_t>(canonical(key));
+  if (MONOREF_FAULT(route_key_plain_bits, "own", "keys of negative numbers run backwards"))
+    return simt::bit_cast<std::int32_t>(canonical(key));
   if (key != key) {
-    return routing.nan_first != MONOREF_FAULT(route_nan_swapped) ? INT32_MAX
-                                                                 : INT32_MIN + kPackedExperts;
+    return routing.nan_first !=
+                   MONOREF_FAULT(route_nan_swapped, "M04", "NaN keys rank at the other end")
+               ? INT32_MAX
+               : INT32_MIN + kPackedExperts;
   }
   return key == 0.0F ? 0 : rank_of(key);
 }
@@ -79,12 +84,15 @@ struct PackedKeys {
   static constexpr Key kNobody = INT32_MIN;
 
   MONOREF_MEMBER Key key_of(std::int32_t sort_key, std::int32_t expert) const {
-    const std::int32_t low = MONOREF_FAULT(route_tie_higher_expert) ? expert : kExpertBits - expert;
+    const std::int32_t low =
+        MONOREF_FAULT(route_tie_higher_expert, "own", "ties go to the other expert")
+            ? expert
+            : kExpertBits - expert;
     return (sort_key & ~kExpertBits) | low;
   }
   MONOREF_MEMBER std::int32_t expert_of(Key key) const {
     const std::int32_t low = key & kExpertBits;
-    return MONOREF_FAULT(route_tie_higher_expert) ? low : kExpertBits - low;
+    return MONOREF_FAULT_AT(route_tie_higher_expert) ? low : kExpertBits - low;
   }
 };
 
@@ -107,7 +115,7 @@ struct PlainKeys {
   static constexpr std::int64_t kAboveExpert = std::int64_t{1} << 32;
 
   MONOREF_MEMBER bool higher_first() const {
-    return higher_id_first != MONOREF_FAULT(route_tie_higher_expert);
+    return higher_id_first != MONOREF_FAULT_AT(route_tie_higher_expert);
   }
 };
 
@@ -125,9 +133,10 @@ MONOREF_DEVICE Key largest_of_wave(Key key) {
 MONOREF_DEVICE std::int32_t key_of_expert(const Routing& routing, const float* logits,
                                           std::int32_t expert) {
   const float logit = logits[expert], bias = routing.bias[expert];
-  if (MONOREF_FAULT(route_bias_before_sigmoid))
+  if (MONOREF_FAULT(route_bias_before_sigmoid, "own", "the bias is added to the logit"))
     return sort_key(routing, score_of(routing, logit + bias));
-  if (MONOREF_FAULT(route_bias_ignored)) return sort_key(routing, score_of(routing, logit));
+  if (MONOREF_FAULT(route_bias_ignored, "own", "experts are ranked by their scores"))
+    return sort_key(routing, score_of(routing, logit));
   return sort_key(routing, score_of(routing, logit) + bias);
 }
 
@@ -145,7 +154,8 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
     const std::int32_t expert = simt::lane() + i * simt::kWave;
     const std::int32_t key = key_of_expert(routing, logits, expert < last ? expert : last);
     keys[i] = expert <= last ? order.key_of(key, expert) : Keys::kNobody;
-    if (MONOREF_FAULT(route_nan_is_nobody) && key == INT32_MIN + kPackedExperts)
+    if (MONOREF_FAULT(route_nan_is_nobody, "M04", "an expert with a NaN key cannot be selected") &&
+        key == INT32_MIN + kPackedExperts)
       keys[i] = Keys::kNobody;
   }
   std::int32_t selected = 0;
@@ -166,7 +176,8 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
 MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t keys,
                                           const float* logits) {
   constexpr int kFew = kPackedExperts / simt::kWave, kMany = kMaxExperts / simt::kWave;
-  if (keys == kKeysPacked && !MONOREF_FAULT(route_low_bits_kept))
+  if (keys == kKeysPacked &&
+      !MONOREF_FAULT(route_low_bits_kept, "own", "near-equal keys do not tie"))
     return select_experts<kFew>(routing, PackedKeys{}, logits);
   const PlainKeys plain{keys == kKeysHigherId};
   if (routing.experts <= kPackedExperts) return select_experts<kFew>(routing, plain, logits);
@@ -181,29 +192,37 @@ MONOREF_DEVICE float factor_of(const Routing& routing, const float* logits, floa
                                float shared_weight) {
   float sum = score;
   for (int mask = 1; mask < kMaxTopk; mask *= 2) sum += simt::shuffle_xor(sum, mask);
-  if (MONOREF_FAULT(route_sum_in_order)) {
+  if (MONOREF_FAULT(route_sum_in_order, "own", "selected scores are added one after the other")) {
     sum = 0.0F;
     for (int place = 0; place < routing.topk; ++place) sum += simt::shuffle(score, place);
   }
-  if (MONOREF_FAULT(route_renormalise_all)) {
+  if (MONOREF_FAULT(route_renormalise_all, "own", "divided by the sum over all experts")) {
     sum = 0.0F;
     for (std::int32_t i = 0; i < routing.experts; ++i) sum += score_of(routing, logits[i]);
   }
-  if (MONOREF_FAULT(route_renormalise_with_shared)) sum += shared_weight;
+  if (MONOREF_FAULT(route_renormalise_with_shared, "own", "the shared expert counts in the sum"))
+    sum += shared_weight;
   float scaling = routing.scaling;
-  if (MONOREF_FAULT(route_factor_missing)) scaling = 1.0F;
-  if (MONOREF_FAULT(route_factor_twice)) scaling *= scaling;
-  if (!routing.renormalise || MONOREF_FAULT(route_renormalise_ignored)) return scaling;
-  if (MONOREF_FAULT(route_factor_unless_renormalised)) scaling = 1.0F;
-  return scaling / (MONOREF_FAULT(route_floor_missing) ? sum : max_or_nan(sum, kLeastSum));
+  if (MONOREF_FAULT(route_factor_missing, "M12", "the factor is left out")) scaling = 1.0F;
+  if (MONOREF_FAULT(route_factor_twice, "M11", "the factor enters twice")) scaling *= scaling;
+  if (!routing.renormalise ||
+      MONOREF_FAULT(route_renormalise_ignored, "M07", "weights are never divided by their sum"))
+    return scaling;
+  if (MONOREF_FAULT(route_factor_unless_renormalised, "M12",
+                    "the factor enters only without renormalisation"))
+    scaling = 1.0F;
+  return scaling / (MONOREF_FAULT(route_floor_missing, "M01", "the sum of scores has no floor")
+                        ? sum
+                        : max_or_nan(sum, kLeastSum));
 }
 
 /// The score that an expert's weight is made of.
 MONOREF_DEVICE float weighing_score(const Routing& routing, const float* logits,
                                     std::int32_t expert) {
   const float score = score_of(routing, logits[expert]);
-  if (MONOREF_FAULT(route_weights_biased)) return score + routing.bias[expert];
-  if (MONOREF_FAULT(route_score_from_key))
+  if (MONOREF_FAULT(route_weights_biased, "M09", "weights are of the biased scores"))
+    return score + routing.bias[expert];
+  if (MONOREF_FAULT(route_score_from_key, "M02", "the score is the key without the bias again"))
     return (score + routing.bias[expert]) - routing.bias[expert];
   return score;
 }
@@ -228,13 +247,14 @@ MONOREF_DEVICE float weighing_score(const Routing& routing, const float* logits,
 // Launch   any grid in x; blocks of whole waves, in one dimension. A wave has a row at a time, so
 //          ceil(rows / waves of a block) blocks have one row a wave. No shared memory.
 // Misuse   Other sizes, keys and blocks write nothing.
-MONOREF_KERNEL(256)
-monoref_moe_route(const float* logits, std::int64_t logits_row_stride, const float* bias,
-                  std::int32_t* ids, std::int64_t ids_row_stride, float* weights,
-                  std::int64_t weights_row_stride, std::int64_t rows, std::int32_t n_routed,
-                  std::int32_t top_k, float scaling, std::int32_t renormalise, std::int32_t shared,
-                  float shared_weight, std::int32_t keys, std::int32_t nan_key,
-                  std::int32_t logits_bf16) {
+MONOREF_KERNEL(256, monoref_moe_route)(const float* logits, std::int64_t logits_row_stride,
+                                       const float* bias, std::int32_t* ids,
+                                       std::int64_t ids_row_stride, float* weights,
+                                       std::int64_t weights_row_stride, std::int64_t rows,
+                                       std::int32_t n_routed, std::int32_t top_k, float scaling,
+                                       std::int32_t renormalise, std::int32_t shared,
+                                       float shared_weight, std::int32_t keys, std::int32_t nan_key,
+                                       std::int32_t logits_bf16) {
   const std::int32_t limit = keys == kKeysPacked ? kPackedExperts : kMaxExperts;
   if (keys != kKeysPacked && keys != kKeysLowerId && keys != kKeysHigherId) return;
   if (n_routed > limit) return;
@@ -249,16 +269,21 @@ monoref_moe_route(const float* logits, std::int64_t logits_row_stride, const flo
     const bool routed = lane < top_k;
     const float score = routed ? weighing_score(routing, of_row, expert) : 0.0F;
     const float factor = factor_of(routing, of_row, score, shared_weight);
-    if (MONOREF_FAULT(route_nan_row_out_of_range) && score != score) expert = 1 << 30;
+    if (MONOREF_FAULT(route_nan_row_out_of_range, "M04", "a row of NaN has ids out of range") &&
+        score != score)
+      expert = 1 << 30;
     if (routed) {
       ids[row * ids_row_stride + lane] = expert;
       weights[row * weights_row_stride + lane] = canonical(score * factor);
     } else if (lane == top_k && shared != 0) {
       ids[row * ids_row_stride + lane] =
-          MONOREF_FAULT(route_shared_id_wrong) ? n_routed - 1 : n_routed;
+          MONOREF_FAULT(route_shared_id_wrong, "M14", "the shared expert has another id")
+              ? n_routed - 1
+              : n_routed;
       float weight = shared_weight;
-      if (MONOREF_FAULT(route_shared_lost)) weight = 0.0F;
-      if (MONOREF_FAULT(route_factor_on_shared)) weight *= scaling;
+      if (MONOREF_FAULT(route_shared_lost, "M14", "the shared expert has no slot")) weight = 0.0F;
+      if (MONOREF_FAULT(route_factor_on_shared, "M11", "the shared expert is scaled too"))
+        weight *= scaling;
       weights[row * weights_row_stride + lane] = canonical(weight);
     }
   }

@@ -52,7 +52,7 @@ MONOREF_DEVICE std::int32_t exponent_of(float x) {
 /// Exponent field of a magnitude rounded up to a power of two; subnormals go to the first normal.
 MONOREF_DEVICE std::int32_t exponent_above(float x) {
   const bool between = (simt::bit_cast<std::uint32_t>(x) & 0x7FFFFF) != 0;
-  if (MONOREF_FAULT(mxq_floor_for_ceil)) return exponent_of(x);
+  if (MONOREF_FAULT(mxq_floor_for_ceil, "X08", "the scale is rounded down")) return exponent_of(x);
   return exponent_of(x) + (between ? 1 : 0);
 }
 
@@ -71,7 +71,9 @@ MONOREF_DEVICE std::int32_t log2_above(float x) {
 /// The byte of a finite amax before it is clamped.
 MONOREF_DEVICE std::int32_t exponent_by_rule(std::int32_t rule, float amax) {
   constexpr float kInverse = 1.0F / kLargest;
-  if (MONOREF_FAULT(mxq_switch_at_1_75) && rule == kRuleMono) rule = kRuleC;
+  if (MONOREF_FAULT(mxq_switch_at_1_75, "X08", "the scale switches at 1.75 times a power of two") &&
+      rule == kRuleMono)
+    rule = kRuleC;
   switch (rule) {
     case kRuleA:
       return exponent_above((amax > 1e-10F ? amax : 1e-10F) * kInverse);
@@ -103,7 +105,11 @@ MONOREF_DEVICE std::int32_t exponent_by_rule(std::int32_t rule, float amax) {
 MONOREF_DEVICE std::int32_t scale_byte(std::int32_t rule, float amax) {
   const bool of_numbers = rule == kRuleD || rule == kRuleE || rule == kRuleMono;
   const std::int32_t last = of_numbers ? kNanByte - 1 : kNanByte;
-  const std::int32_t first = rule == kRuleMono && !MONOREF_FAULT(mxq_byte_0_allowed) ? 1 : 0;
+  const std::int32_t first =
+      rule == kRuleMono &&
+              !MONOREF_FAULT(mxq_byte_0_allowed, "X07", "the scale byte is not clamped to 1")
+          ? 1
+          : 0;
   if (!(amax < simt::bit_cast<float>(kInfinityBits))) return last;
   const std::int32_t exponent = exponent_by_rule(rule, amax);
   if (exponent < first) return first;
@@ -137,12 +143,18 @@ MONOREF_DEVICE void load_run(const float* row, std::int64_t first, float (&value
 MONOREF_DEVICE float amax_of_block(const float (&values)[kRun]) {
   float amax = 0.0F;
   for (const float value : values) {
-    if (MONOREF_FAULT(mxq_nan_lost) && value != value) continue;
-    amax = max_or_nan(amax, MONOREF_FAULT(mxq_amax_signed) ? value : magnitude_of(value));
+    if (MONOREF_FAULT(mxq_nan_lost, "own", "a NaN does not reach its code or the scale") &&
+        value != value)
+      continue;
+    amax = max_or_nan(amax, MONOREF_FAULT(mxq_amax_signed, "own",
+                                          "the largest number instead of the largest magnitude")
+                                ? value
+                                : magnitude_of(value));
   }
   for (int mask = 1; mask < kBlockLanes; mask *= 2)
     amax = max_or_nan(amax, simt::shuffle_xor(amax, mask));
-  if (MONOREF_FAULT(mxq_amax_of_neighbour)) amax = simt::shuffle_xor(amax, kBlockLanes);
+  if (MONOREF_FAULT(mxq_amax_of_neighbour, "own", "a block has its neighbour's scale"))
+    amax = simt::shuffle_xor(amax, kBlockLanes);
   return amax;
 }
 
@@ -171,8 +183,10 @@ MONOREF_DEVICE void quantise_run(const Quantisation<Element>& q, std::int64_t ro
   if (!exists) return;
   const float factor = inverse_of_scale(byte);
   for (float& value : values) value *= factor;
-  const E4m3 format =
-      e4m3_format(kEncodingFn, MONOREF_FAULT(mxq_clamp_missing) ? kOverflowNan : kOverflowSaturate);
+  const E4m3 format = e4m3_format(
+      kEncodingFn, MONOREF_FAULT(mxq_clamp_missing, "F16", "elements past 448 are not clamped")
+                       ? kOverflowNan
+                       : kOverflowSaturate);
   store_eight_e4m3(q.codes + row * q.codes_row_stride + first, values, format);
   if (first % kBlock == 0)
     q.scales[row * (q.width / kBlock) + first / kBlock] = static_cast<std::uint8_t>(byte);
@@ -199,18 +213,18 @@ MONOREF_DEVICE void quantise(const Quantisation<Element>& q) {
 // Launch   any grid; x goes over the columns, y over rows. Any block of whole waves in one
 //          dimension: a thread has 8 numbers at a time, so width / 8 threads suffice.
 // Misuse   Other widths and rules write nothing.
-MONOREF_KERNEL(1024)
-monoref_mx_quant_bf16(const std::uint16_t* x, std::int64_t x_row_stride, std::uint8_t* codes,
-                      std::int64_t codes_row_stride, std::uint8_t* scales, std::int64_t rows,
-                      std::int32_t width, std::int32_t rule) {
+MONOREF_KERNEL(1024, monoref_mx_quant_bf16)(const std::uint16_t* x, std::int64_t x_row_stride,
+                                            std::uint8_t* codes, std::int64_t codes_row_stride,
+                                            std::uint8_t* scales, std::int64_t rows,
+                                            std::int32_t width, std::int32_t rule) {
   quantise<std::uint16_t>({x, x_row_stride, codes, codes_row_stride, scales, rows, width, rule});
 }
 MONOREF_REGISTER(monoref_mx_quant_bf16);
 
-MONOREF_KERNEL(1024)
-monoref_mx_quant_f32(const float* x, std::int64_t x_row_stride, std::uint8_t* codes,
-                     std::int64_t codes_row_stride, std::uint8_t* scales, std::int64_t rows,
-                     std::int32_t width, std::int32_t rule) {
+MONOREF_KERNEL(1024, monoref_mx_quant_f32)(const float* x, std::int64_t x_row_stride,
+                                           std::uint8_t* codes, std::int64_t codes_row_stride,
+                                           std::uint8_t* scales, std::int64_t rows,
+                                           std::int32_t width, std::int32_t rule) {
   quantise<float>({x, x_row_stride, codes, codes_row_stride, scales, rows, width, rule});
 }
 MONOREF_REGISTER(monoref_mx_quant_f32);

@@ -41,7 +41,9 @@ constexpr std::int32_t kFieldPower = fp4 ? 1 : 7;
 /// ones of any model.
 template <bool fp4>
 MONOREF_DEVICE bool is_plain_scale(std::uint32_t byte, std::int32_t e8m0_zero) {
-  const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero || MONOREF_FAULT(mx_byte_0_as_0));
+  const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero ||
+                                  MONOREF_FAULT(mx_byte_0_as_0, "X07", "scale byte 0 is zero",
+                                                .stages = {"expert_up_gate"}));
   return byte <= 127 + kFieldPower<fp4> && !zero;
 }
 
@@ -59,8 +61,11 @@ struct MxFactor {
 template <bool fp4>
 MONOREF_DEVICE MxFactor mx_factor(std::uint32_t byte, std::int32_t e8m0_zero) {
   if (byte == kE8m0Nan) {
-    const float nan = simt::bit_cast<float>(MONOREF_FAULT(mx_byte_255_as_inf) ? kInfinityBits
-                                                                              : kCanonicalNanBits);
+    const float nan =
+        simt::bit_cast<float>(MONOREF_FAULT(mx_byte_255_as_inf, "X06", "scale byte 255 is Inf",
+                                            .stages = {"expert_up_gate"})
+                                  ? kInfinityBits
+                                  : kCanonicalNanBits);
     return {nan, nan};
   }
   if (is_plain_scale<fp4>(byte, e8m0_zero)) return {plain_factor<fp4>(byte), 1.0F};
@@ -71,7 +76,9 @@ MONOREF_DEVICE MxFactor mx_factor(std::uint32_t byte, std::int32_t e8m0_zero) {
 
 /// The field value of E2M1 code `i` of a word, counted from its low end.
 MONOREF_DEVICE float fp4_field(std::uint32_t word, int i) {
-  if (MONOREF_FAULT(mx_nibbles_swapped)) i ^= 1;
+  if (MONOREF_FAULT(mx_nibbles_swapped, "own", "the high nibble is the even element",
+                    .stages = {"expert_up_gate"}))
+    i ^= 1;
   // Shifting the sign down with the code leaves it in place as well: one mask takes both.
   const auto top = static_cast<std::int32_t>(word << (28 - 4 * i));
   return simt::bit_cast<float>(static_cast<std::uint32_t>(top >> 6) & 0x81C00000);
@@ -146,13 +153,19 @@ MONOREF_DEVICE void stage_mx_run(const simt::Vec16& codes, std::uint32_t scale,
 /// view [rows / 32, 2, 16, columns / 8, 2, 4] permuted (0, 3, 5, 2, 4, 1); `columns` a multiple of
 /// 8. Unsigned, so that the divisions are shifts.
 MONOREF_DEVICE std::uint64_t shuffled_scale_row(std::uint32_t row, std::uint32_t columns) {
-  if (MONOREF_FAULT(mx_scales_not_shuffled)) return std::uint64_t{row} * columns;
-  if (MONOREF_FAULT(mx_scale_of_other_tile)) row ^= 16;
+  if (MONOREF_FAULT(mx_scales_not_shuffled, "X05", "scales are read as if plain",
+                    .stages = {"expert_up_gate"}))
+    return std::uint64_t{row} * columns;
+  if (MONOREF_FAULT(mx_scale_of_other_tile, "X05", "a tile has the scales of its neighbour",
+                    .stages = {"expert_up_gate"}))
+    row ^= 16;
   return std::uint64_t{row / 32 * 32} * columns + (row % 16 * 4 + row % 32 / 16);
 }
 MONOREF_DEVICE std::uint32_t shuffled_scale_column(std::uint32_t block) {
-  if (MONOREF_FAULT(mx_scales_not_shuffled)) return block;
-  if (MONOREF_FAULT(mx_scale_halves_swapped)) block ^= 4;
+  if (MONOREF_FAULT_AT(mx_scales_not_shuffled)) return block;
+  if (MONOREF_FAULT(mx_scale_halves_swapped, "X05", "the halves of a group of scales are swapped",
+                    .stages = {"expert_up_gate"}))
+    block ^= 4;
   return block / 8 * 256 + block % 4 * 64 + block % 8 / 4 * 2;
 }
 

@@ -16,25 +16,25 @@ namespace monoref::kernels {
 // in one dimension. encoding 0: E4M3FN, 1: E4M3FNUZ; overflow 0: NaN, 1: saturate.
 
 // codes[i] = bf16(values[i]).
-MONOREF_KERNEL(1024)
-monoref_encode_bf16(const float* values, std::uint16_t* codes, std::int64_t count) {
+MONOREF_KERNEL(1024, monoref_encode_bf16)(const float* values, std::uint16_t* codes,
+                                          std::int64_t count) {
   for (std::int64_t i = thread_of_grid(); i < count; i += threads_of_grid())
     codes[i] = bf16_of(values[i]);
 }
 MONOREF_REGISTER(monoref_encode_bf16);
 
 // values[i] = the number that codes[i] stands for; NaN canonical.
-MONOREF_KERNEL(1024)
-monoref_decode_bf16(const std::uint16_t* codes, float* values, std::int64_t count) {
+MONOREF_KERNEL(1024, monoref_decode_bf16)(const std::uint16_t* codes, float* values,
+                                          std::int64_t count) {
   for (std::int64_t i = thread_of_grid(); i < count; i += threads_of_grid())
     values[i] = canonical(float_of_bf16(codes[i]));
 }
 MONOREF_REGISTER(monoref_decode_bf16);
 
 // codes[i] = e4m3(values[i]).
-MONOREF_KERNEL(1024)
-monoref_encode_e4m3(const float* values, std::uint8_t* codes, std::int64_t count,
-                    std::int32_t encoding, std::int32_t overflow) {
+MONOREF_KERNEL(1024, monoref_encode_e4m3)(const float* values, std::uint8_t* codes,
+                                          std::int64_t count, std::int32_t encoding,
+                                          std::int32_t overflow) {
   const E4m3 format = e4m3_format(encoding, overflow);
   for (std::int64_t i = thread_of_grid(); i < count; i += threads_of_grid())
     codes[i] = e4m3_of(values[i], format);
@@ -42,9 +42,8 @@ monoref_encode_e4m3(const float* values, std::uint8_t* codes, std::int64_t count
 MONOREF_REGISTER(monoref_encode_e4m3);
 
 // values[i] = the number that codes[i] stands for; NaN canonical.
-MONOREF_KERNEL(1024)
-monoref_decode_e4m3(const std::uint8_t* codes, float* values, std::int64_t count,
-                    std::int32_t encoding) {
+MONOREF_KERNEL(1024, monoref_decode_e4m3)(const std::uint8_t* codes, float* values,
+                                          std::int64_t count, std::int32_t encoding) {
   const E4m3 format = e4m3_format(encoding, kOverflowNan);
   for (std::int64_t i = thread_of_grid(); i < count; i += threads_of_grid())
     values[i] = float_of_e4m3(codes[i], format);
@@ -52,9 +51,8 @@ monoref_decode_e4m3(const std::uint8_t* codes, float* values, std::int64_t count
 MONOREF_REGISTER(monoref_decode_e4m3);
 
 // reciprocals[i] = 1 / x[i], roots[i] = 1 / sqrt(x[i]), powers[i] = 2^x[i]; NaN canonical.
-MONOREF_KERNEL(1024)
-monoref_portable_functions(const float* x, float* reciprocals, float* roots, float* powers,
-                           std::int64_t count) {
+MONOREF_KERNEL(1024, monoref_portable_functions)(const float* x, float* reciprocals, float* roots,
+                                                 float* powers, std::int64_t count) {
   for (std::int64_t i = thread_of_grid(); i < count; i += threads_of_grid()) {
     reciprocals[i] = canonical(rcp(x[i]));
     roots[i] = canonical(rsq(x[i]));

@@ -44,7 +44,9 @@ MONOREF_DEVICE float float_of_bf16(std::uint16_t code) {
 MONOREF_DEVICE std::uint16_t bf16_of(float x) {
   const auto bits = simt::bit_cast<std::uint32_t>(x);
   if ((bits & ~kSignBit) > kInfinityBits) return kCanonicalBf16Nan;
-  if (MONOREF_FAULT(bf16_truncated)) return static_cast<std::uint16_t>(bits >> 16);
+  if (MONOREF_FAULT(bf16_truncated, "own", "BF16 cut off instead of rounded",
+                    .stages = {"kv_cache_insert"}))
+    return static_cast<std::uint16_t>(bits >> 16);
   return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
@@ -70,9 +72,13 @@ struct E4m3 {
 /// The format that the parameters of a kernel name.
 MONOREF_DEVICE E4m3 e4m3_format(std::int32_t encoding, std::int32_t overflow) {
   bool saturates = overflow == kOverflowSaturate;
-  if (MONOREF_FAULT(e4m3_clamp_missing)) saturates = false;
-  if (MONOREF_FAULT(e4m3_clamp_extra)) saturates = true;
-  if (encoding == kEncodingFnuz && !MONOREF_FAULT(e4m3_fnuz_as_fn))
+  if (MONOREF_FAULT(e4m3_clamp_missing, "F16", "saturation missing", .stages = {"kv_cache_insert"}))
+    saturates = false;
+  if (MONOREF_FAULT(e4m3_clamp_extra, "F16", "saturation where the contract has NaN",
+                    .stages = {"kv_cache_insert"}))
+    saturates = true;
+  if (encoding == kEncodingFnuz &&
+      !MONOREF_FAULT(e4m3_fnuz_as_fn, "F01", "FNUZ encoded as FN", .stages = {"kv_cache_insert"}))
     return {8, 0x7F, 0x80, 0xFF, false, saturates};
   return {7, 0x7E, 0x7F, 0x7F, true, saturates};
 }
@@ -81,32 +87,45 @@ MONOREF_DEVICE E4m3 e4m3_format(std::int32_t encoding, std::int32_t overflow) {
 /// were the format without an upper end.
 MONOREF_DEVICE std::uint32_t e4m3_magnitude(std::uint32_t magnitude, const E4m3& format) {
   if (magnitude < static_cast<std::uint32_t>(128 - format.bias) << 23) {
-    if (MONOREF_FAULT(e4m3_subnormals_flushed)) return 0;
+    if (MONOREF_FAULT(e4m3_subnormals_flushed, "F16", "subnormal codes flushed to zero",
+                      .stages = {"kv_cache_insert"}))
+      return 0;
     // Below the smallest normal number codes count quanta. The last place of the anchor is one
     // quantum, so that the addition does the rounding, once.
     const std::uint32_t anchor = static_cast<std::uint32_t>(148 - format.bias) << 23;
     const float sum = simt::bit_cast<float>(magnitude) + simt::bit_cast<float>(anchor);
     return simt::bit_cast<std::uint32_t>(sum) - anchor;
   }
-  const std::uint32_t last_place = MONOREF_FAULT(e4m3_ties_away) ? 1 : magnitude >> 20 & 1;
+  const std::uint32_t last_place =
+      MONOREF_FAULT(e4m3_ties_away, "F03", "ties away from zero", .stages = {"kv_cache_insert"})
+          ? 1
+          : magnitude >> 20 & 1;
   const std::uint32_t rounded = (magnitude + 0x7FFFF + last_place) >> 20;
   return rounded - (static_cast<std::uint32_t>(127 - format.bias) << 3);
 }
 
 /// e4m3(x).
 MONOREF_DEVICE std::uint8_t e4m3_of(float x, const E4m3& format) {
-  if (MONOREF_FAULT(e4m3_through_bf16)) x = rounded_to_bf16(x);
+  if (MONOREF_FAULT(e4m3_through_bf16, "F06", "numbers rounded to BF16 before they are encoded",
+                    .stages = {"kv_cache_insert"}))
+    x = rounded_to_bf16(x);
   const auto bits = simt::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = bits >> 24 & 0x80;
   const std::uint32_t magnitude = bits & ~kSignBit;
   if (magnitude > kInfinityBits) return static_cast<std::uint8_t>(format.nan);
   std::uint32_t code = e4m3_magnitude(magnitude, format);
-  if (MONOREF_FAULT(e4m3_top_binade_lost) && code >= 0x78) code = format.largest;
+  if (MONOREF_FAULT(e4m3_top_binade_lost, "F03", "the top binade collapses to the largest number",
+                    .stages = {"kv_cache_insert"}) &&
+      code >= 0x78)
+    code = format.largest;
   if (code > format.largest) {
     if (!format.saturates) return static_cast<std::uint8_t>(format.nan);
     code = format.largest;
   }
-  if (code == 0 && !format.has_negative_zero && !MONOREF_FAULT(e4m3_negative_zero_is_nan)) return 0;
+  if (code == 0 && !format.has_negative_zero &&
+      !MONOREF_FAULT(e4m3_negative_zero_is_nan, "F04", "small negatives become the FNUZ NaN",
+                     .stages = {"kv_cache_insert"}))
+    return 0;
   return static_cast<std::uint8_t>(code | sign);
 }
 

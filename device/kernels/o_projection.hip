@@ -80,7 +80,7 @@ MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at
   MONOREF_UNROLL
   for (int i = 0; i < kStepRuns; ++i) {
     weights.run[i] = simt::load16(from + i * 16 * kTileRows);
-    if (MONOREF_FAULT(oproj_weights_not_shuffled))
+    if (MONOREF_FAULT(oproj_weights_not_shuffled, "P07", "weights are read as if plain"))
       weights.run[i] = simt::load16(tile + std::int64_t{at.row} * p.width + step * kStep + i * 16);
   }
   return weights;
@@ -154,7 +154,10 @@ MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x,
                              float (&sums)[kTeamTokens]) {
   MONOREF_UNROLL
   for (int i = 0; i < kStepRuns; ++i) {
-    const int run = MONOREF_FAULT(oproj_k_order_reversed) ? kStepRuns - 1 - i : i;
+    const int run =
+        MONOREF_FAULT(oproj_k_order_reversed, "D01", "a wave walks its quarter from the end")
+            ? kStepRuns - 1 - i
+            : i;
     add_run<tokens>(weights.run[run], x + run * 16, sums);
   }
 }
@@ -184,7 +187,8 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* s
                               float (&sums)[kTeamTokens]) {
   const std::int32_t steps = p.steps_of_slice();
   int slice = at.slice;
-  if (MONOREF_FAULT(oproj_slices_rotated)) slice = (slice + 1) % kSlices;
+  if (MONOREF_FAULT(oproj_slices_rotated, "own", "waves own each other's quarters"))
+    slice = (slice + 1) % kSlices;
   const std::int32_t first = slice * steps;
   const std::int32_t tokens = tokens_of_team(at);
   const float* x = staged + at.team * kTeamTokens * kStagedToken + slice * kStagedSlice;
@@ -219,14 +223,24 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
     const float* of_token = partials + i / kTileRows * kTeamThreads + i % kTileRows;
     float dot = 0.0F;
     for (int slice = 0; slice < kSlices; ++slice) {
-      const int taken = MONOREF_FAULT(oproj_partials_reversed) ? kSlices - 1 - slice : slice;
+      const int taken =
+          MONOREF_FAULT(oproj_partials_reversed, "D01", "partial sums are added from the last wave")
+              ? kSlices - 1 - slice
+              : slice;
       const float part = of_token[taken * kTileRows];
-      dot += MONOREF_FAULT(oproj_partials_in_bf16) ? rounded_to_bf16(part) : part;
+      dot += MONOREF_FAULT(oproj_partials_in_bf16, "own", "partial sums are rounded to BF16")
+                 ? rounded_to_bf16(part)
+                 : part;
     }
     const float x_scale =
-        in_global(p.x_scale)[MONOREF_FAULT(oproj_x_scale_of_first_token) ? 0 : token];
-    const float w_scale =
-        in_global(p.w_scale)[MONOREF_FAULT(oproj_w_scale_of_wrong_row) ? row ^ 1 : row];
+        in_global(p.x_scale)[MONOREF_FAULT(oproj_x_scale_of_first_token, "P18",
+                                           "every token has the scale of the first")
+                                 ? 0
+                                 : token];
+    const float w_scale = in_global(p.w_scale)[MONOREF_FAULT(oproj_w_scale_of_wrong_row, "P18",
+                                                             "a row has its neighbour's scale")
+                                                   ? row ^ 1
+                                                   : row];
     in_global(p.out)[token * p.out_row_stride + row] = bf16_of((dot * x_scale) * w_scale);
   }
 }
@@ -263,11 +277,12 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
 //          memory: 2112 bytes times 1, 2, 4, 8 or 16, the first that is not below a tile's tokens,
 //          which are min(tokens, 8) or min(tokens, 16).
 // Misuse   Other sizes and blocks write nothing.
-MONOREF_KERNEL(128)
-monoref_o_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const float* x_scale,
-                     const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
-                     std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
-                     std::int32_t width, std::int32_t encoding) {
+MONOREF_KERNEL(128, monoref_o_projection)(const std::uint8_t* x8, std::int64_t x8_row_stride,
+                                          const float* x_scale, const std::uint8_t* weights,
+                                          const float* w_scale, std::uint16_t* out,
+                                          std::int64_t out_row_stride, std::int64_t tokens,
+                                          std::int32_t rows, std::int32_t width,
+                                          std::int32_t encoding) {
   MONOREF_SHARED(Projection, kept, 1);
   MONOREF_DYNAMIC_SHARED(float, shared);
   static_assert(kStagedToken * sizeof(float) == 2112);

@@ -18,10 +18,12 @@ namespace {
 
 /// One rebased block id; wraps as int32 does.
 MONOREF_DEVICE std::uint32_t rebased_block(std::uint32_t block, std::uint32_t sides) {
-  if (MONOREF_FAULT(rebase_negative_block_kept) && static_cast<std::int32_t>(block) < 0)
+  if (MONOREF_FAULT(rebase_negative_block_kept, "own", "negative ids keep their value") &&
+      static_cast<std::int32_t>(block) < 0)
     return block;
-  if (MONOREF_FAULT(rebase_block_not_rebased)) return block;
-  if (MONOREF_FAULT(rebase_block_16_bits)) return (block * sides) & 0xFFFF;
+  if (MONOREF_FAULT(rebase_block_not_rebased, "P05", "ids copied without the factor")) return block;
+  if (MONOREF_FAULT(rebase_block_16_bits, "O01", "block id cut to 16 bits"))
+    return (block * sides) & 0xFFFF;
   return block * sides;
 }
 
@@ -29,15 +31,20 @@ MONOREF_DEVICE std::uint32_t rebased_block(std::uint32_t block, std::uint32_t si
 MONOREF_DEVICE std::int64_t rebased_slot(std::int64_t slot, std::int32_t sides) {
   if (slot < 0) {
     // A shift divides towards minus infinity: slot -1 would become one of the block before.
-    if (MONOREF_FAULT(rebase_negative_slot_rebased))
+    if (MONOREF_FAULT(rebase_negative_slot_rebased, "P10", "slot -1 treated as a slot"))
       return slot + kBlockTokens * (slot >> 7) * (sides - 1);
     return slot;
   }
-  const std::int64_t tokens = MONOREF_FAULT(rebase_slot_by_page) ? kPageTokens : kBlockTokens;
+  const std::int64_t tokens =
+      MONOREF_FAULT(rebase_slot_by_page, "S09",
+                    "slots rebased by the page of 16 instead of the block of 128")
+          ? kPageTokens
+          : kBlockTokens;
   const std::int64_t rebased = slot + tokens * (slot / tokens) * (sides - 1);
-  if (MONOREF_FAULT(rebase_slot_twice))
+  if (MONOREF_FAULT(rebase_slot_twice, "own", "slots rebased twice"))
     return rebased + kBlockTokens * (rebased / kBlockTokens) * (sides - 1);
-  if (MONOREF_FAULT(rebase_slot_32_bits)) return static_cast<std::int32_t>(rebased);
+  if (MONOREF_FAULT(rebase_slot_32_bits, "O07", "slots computed in 32 bits"))
+    return static_cast<std::int32_t>(rebased);
   return rebased;
 }
 
@@ -62,15 +69,24 @@ MONOREF_DEVICE void rebase_row(const std::int32_t* from, std::int32_t* to, std::
 // Sizes    sides >= 1: how many sides' pages one block holds (1 copies).
 // Launch   any grid and any block of whole waves; x goes over rows, y over columns.
 // Misuse   None: every id is a number. Products wrap as int32 does.
-MONOREF_KERNEL(1024)
-monoref_page16_rebase_table(const std::int32_t* block_table, std::int64_t table_row_stride,
-                            std::int32_t* rebased, std::int64_t rebased_row_stride,
-                            std::int64_t rows, std::int32_t width, std::int32_t sides) {
+MONOREF_KERNEL(1024,
+               monoref_page16_rebase_table)(const std::int32_t* block_table,
+                                            std::int64_t table_row_stride, std::int32_t* rebased,
+                                            std::int64_t rebased_row_stride, std::int64_t rows,
+                                            std::int32_t width, std::int32_t sides) {
   const std::int64_t from_stride =
-      MONOREF_FAULT(rebase_source_stride_ignored) ? width : table_row_stride;
+      MONOREF_FAULT(rebase_source_stride_ignored, "T08",
+                    "source rows taken to be as far apart as they are wide")
+          ? width
+          : table_row_stride;
   const std::int64_t to_stride =
-      MONOREF_FAULT(rebase_destination_stride_ignored) ? width : rebased_row_stride;
-  const std::int32_t columns = MONOREF_FAULT(rebase_last_column_dropped) ? width - 1 : width;
+      MONOREF_FAULT(rebase_destination_stride_ignored, "T08",
+                    "destination rows taken to be as far apart as they are wide")
+          ? width
+          : rebased_row_stride;
+  const std::int32_t columns =
+      MONOREF_FAULT(rebase_last_column_dropped, "T08", "last table column not written") ? width - 1
+                                                                                        : width;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x)
     rebase_row(block_table + row * from_stride, rebased + row * to_stride, columns, sides);
 }
@@ -81,10 +97,12 @@ MONOREF_REGISTER(monoref_page16_rebase_table);
 // Sizes    sides >= 1, as above.
 // Launch   any grid in x and any block of whole waves.
 // Misuse   None: every slot is a number, below 2^63 / sides.
-MONOREF_KERNEL(1024)
-monoref_page16_rebase_slots(const std::int64_t* slots, std::int64_t slot_stride,
-                            std::int64_t* rebased, std::int64_t count, std::int32_t sides) {
-  const std::int64_t stride = MONOREF_FAULT(rebase_slot_stride_ignored) ? 1 : slot_stride;
+MONOREF_KERNEL(1024, monoref_page16_rebase_slots)(const std::int64_t* slots,
+                                                  std::int64_t slot_stride, std::int64_t* rebased,
+                                                  std::int64_t count, std::int32_t sides) {
+  const std::int64_t stride =
+      MONOREF_FAULT(rebase_slot_stride_ignored, "T05", "slots read as if contiguous") ? 1
+                                                                                      : slot_stride;
   const bool paired = stride == 1 && aligned16(slots) && aligned16(rebased);
   const std::int64_t pairs = paired ? count / 2 : 0;
   for (std::int64_t i = thread_of_grid(); i < pairs; i += threads_of_grid()) {

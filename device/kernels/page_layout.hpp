@@ -30,13 +30,20 @@ struct PageShape {
 
   /// x of the layout: elements in 16 bytes.
   MONOREF_MEMBER std::int32_t run() const {
-    return MONOREF_FAULT(address_run_of_8) ? 8 : kRunBytes / element_bytes;
+    return MONOREF_FAULT(address_run_of_8, "own", "unit of 8 elements for FP8",
+                         .stages = {"kv_page_address"})
+               ? 8
+               : kRunBytes / element_bytes;
   }
   MONOREF_MEMBER std::int64_t head_elements() const { return std::int64_t{head_dim} * kPageTokens; }
   MONOREF_MEMBER std::int64_t page_elements() const { return head_elements() * heads; }
   /// Where the V view starts, in elements of the buffer that holds V.
   MONOREF_MEMBER std::int64_t v_view_start() const {
-    return MONOREF_FAULT(address_v_view_start) ? 0 : (sides - 1) * kPagesPerSide * page_elements();
+    return MONOREF_FAULT(address_v_view_start, "P16",
+                         "V view starts at the buffer instead of 8 pages later",
+                         .stages = {"kv_page_address"})
+               ? 0
+               : (sides - 1) * kPagesPerSide * page_elements();
   }
 };
 
@@ -49,13 +56,19 @@ struct PagePlace {
 /// The place of a plain slot (block * 128 + token). Slots are not negative.
 MONOREF_DEVICE PagePlace place_of_slot(std::int64_t slot, std::int32_t sides) {
   const auto bits = static_cast<std::uint64_t>(slot);
-  const std::int64_t pages = MONOREF_FAULT(address_pages_of_one_side)
-                                 ? kPagesPerSide
-                                 : std::int64_t{kPagesPerSide} * sides;
+  const std::int64_t pages =
+      MONOREF_FAULT(address_pages_of_one_side, "P05", "8 pages a block for packed sides",
+                    .stages = {"kv_page_address"})
+          ? kPagesPerSide
+          : std::int64_t{kPagesPerSide} * sides;
   const auto block = static_cast<std::int64_t>(bits / kBlockTokens);
   const auto token = static_cast<std::int32_t>(bits % kBlockTokens);
   const std::int64_t page = block * pages + token / kPageTokens;
-  return {MONOREF_FAULT(address_page_16_bits) ? page & 0xFFFF : page, token % kPageTokens};
+  return {MONOREF_FAULT(address_page_16_bits, "O01", "page id cut to 16 bits",
+                        .stages = {"kv_page_address"})
+              ? page & 0xFFFF
+              : page,
+          token % kPageTokens};
 }
 
 /// K, shape [page, head, head_dim/x, 16, x]: element offset in the K view.
@@ -69,7 +82,8 @@ MONOREF_DEVICE std::int64_t k_element(const PageShape& shape, PagePlace place, s
 /// V, shape [page, head, 16/x, head_dim, x]: element offset in the V view.
 MONOREF_DEVICE std::int64_t v_element(const PageShape& shape, PagePlace place, std::int32_t head,
                                       std::int32_t dim) {
-  if (MONOREF_FAULT(address_v_as_k)) return k_element(shape, place, head, dim);
+  if (MONOREF_FAULT(address_v_as_k, "P07", "V laid out as K", .stages = {"kv_page_address"}))
+    return k_element(shape, place, head, dim);
   const std::int32_t x = shape.run();
   return place.page * shape.page_elements() + head * shape.head_elements() +
          std::int64_t{place.token / x} * shape.head_dim * x + std::int64_t{dim} * x +

@@ -44,10 +44,10 @@ MONOREF_DEVICE Range clip(Range range, std::int64_t low, std::int64_t high) {
 // Launch   one block (others do nothing) of whole waves; a pass of the block takes one request a
 //          thread. Static shared memory only.
 // Misuse   Sums wrap as int32 does.
-MONOREF_KERNEL(1024)
-monoref_prefill_cu_seq_lens(const std::int32_t* seq_lens, std::int32_t* cu_seq_lens,
-                            std::int64_t requests, std::int32_t compress_ratio, std::int32_t world,
-                            std::int32_t rank, std::int32_t interleave) {
+MONOREF_KERNEL(1024, monoref_prefill_cu_seq_lens)(const std::int32_t* seq_lens,
+                                                  std::int32_t* cu_seq_lens, std::int64_t requests,
+                                                  std::int32_t compress_ratio, std::int32_t world,
+                                                  std::int32_t rank, std::int32_t interleave) {
   constexpr int kMaxWaves = 1024 / simt::kWave;
   MONOREF_SHARED(std::uint32_t, wave_sums, kMaxWaves);
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
@@ -67,8 +67,11 @@ monoref_prefill_cu_seq_lens(const std::int32_t* seq_lens, std::int32_t* cu_seq_l
       if (wave < simt::wave()) offset += wave_sums[wave];
       before += wave_sums[wave];
     }
-    if (MONOREF_FAULT(chunk_sum_of_pass_lost)) before = 0;
-    if (MONOREF_FAULT(chunk_sum_exclusive) && request < requests)
+    if (MONOREF_FAULT(chunk_sum_of_pass_lost, "own",
+                      "prefix sums start again with each pass of the block"))
+      before = 0;
+    if (MONOREF_FAULT(chunk_sum_exclusive, "own", "prefix sums without the request itself") &&
+        request < requests)
       cu_seq_lens[request + 1] = static_cast<std::int32_t>(offset + sum - entries);
     else if (request < requests)
       cu_seq_lens[request + 1] = static_cast<std::int32_t>(offset + sum);
@@ -89,38 +92,49 @@ MONOREF_REGISTER(monoref_prefill_cu_seq_lens);
 // Launch   any grid and any block of whole waves; x goes over requests, y over queries and entries.
 // Misuse   Nothing is written outside the outputs whatever the offsets say; rows of the slice that
 //          no request owns stay as they are.
-MONOREF_KERNEL(1024)
-monoref_prefill_chunk_metadata(const std::int32_t* query_start_loc, const std::int32_t* seq_lens,
-                               const std::int32_t* cu_seq_lens, std::int32_t* token_to_seq,
-                               std::int32_t* cu_seqlen_ks, std::int32_t* cu_seqlen_ke,
-                               std::int64_t requests, std::int64_t entries,
-                               std::int64_t slice_start, std::int64_t slice_stop,
-                               std::int32_t compress_ratio, std::int32_t world, std::int32_t rank,
-                               std::int32_t interleave) {
+MONOREF_KERNEL(1024, monoref_prefill_chunk_metadata)(
+    const std::int32_t* query_start_loc, const std::int32_t* seq_lens,
+    const std::int32_t* cu_seq_lens, std::int32_t* token_to_seq, std::int32_t* cu_seqlen_ks,
+    std::int32_t* cu_seqlen_ke, std::int64_t requests, std::int64_t entries,
+    std::int64_t slice_start, std::int64_t slice_stop, std::int32_t compress_ratio,
+    std::int32_t world, std::int32_t rank, std::int32_t interleave) {
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
   for (std::int64_t request = blockIdx.x; request < requests; request += gridDim.x) {
     const std::int64_t chunk_start =
-        MONOREF_FAULT(chunk_queries_not_rebased) ? 0 : query_start_loc[0];
+        MONOREF_FAULT(chunk_queries_not_rebased, "own",
+                      "queries counted from the batch, not from the chunk")
+            ? 0
+            : query_start_loc[0];
     const Range all{query_start_loc[request] - chunk_start,
                     query_start_loc[request + 1] - chunk_start};
     const Range queries = clip(all, slice_start, slice_stop);
     const std::int32_t entry_start = cu_seq_lens[request];
     // The position of query 0 of the chunk, were it this request's.
     std::int64_t position = seq_lens[request] - all.end;
-    if (MONOREF_FAULT(chunk_prefix_ignored)) position = -all.begin;
-    if (MONOREF_FAULT(chunk_positions_of_slice)) position = seq_lens[request] - queries.end;
+    if (MONOREF_FAULT(chunk_prefix_ignored, "T14", "positions counted from the first query"))
+      position = -all.begin;
+    if (MONOREF_FAULT(chunk_positions_of_slice, "own",
+                      "positions counted from the end of the slice"))
+      position = seq_lens[request] - queries.end;
     for (std::int64_t q = queries.begin + column_of_grid(); q < queries.end;
          q += columns_of_grid()) {
-      const std::int64_t at = MONOREF_FAULT(chunk_slice_start_kept) ? q : q - slice_start;
-      if (MONOREF_FAULT(chunk_slice_start_kept) && at >= slice_stop - slice_start) continue;
+      const std::int64_t at = MONOREF_FAULT(chunk_slice_start_kept, "own",
+                                            "rows of the slice written where the whole chunk's are")
+                                  ? q
+                                  : q - slice_start;
+      if (MONOREF_FAULT_AT(chunk_slice_start_kept) && at >= slice_stop - slice_start) continue;
       const std::int64_t keys =
-          MONOREF_FAULT(chunk_key_of_query_missing) ? position + q : position + q + 1;
+          MONOREF_FAULT(chunk_key_of_query_missing, "own", "a query does not see its own key")
+              ? position + q
+              : position + q + 1;
       cu_seqlen_ks[at] = entry_start;
       cu_seqlen_ke[at] = entry_start + visible_entries(static_cast<std::int32_t>(keys), sharing);
     }
     const Range own = clip({entry_start, cu_seq_lens[request + 1]}, 0, entries);
-    const auto name =
-        static_cast<std::int32_t>(MONOREF_FAULT(chunk_request_off_by_one) ? request + 1 : request);
+    const auto name = static_cast<std::int32_t>(
+        MONOREF_FAULT(chunk_request_off_by_one, "own", "keys named after the next request")
+            ? request + 1
+            : request);
     fill_row(token_to_seq + own.begin, own.end - own.begin, name, column_of_grid(),
              columns_of_grid());
     if (request + 1 < requests) continue;

@@ -42,7 +42,10 @@ struct Head {
 /// Head `n` of a token's heads() that are normed. The row has the V heads behind those of K.
 MONOREF_DEVICE Head head_of(const HeadShape& shape, std::int32_t n) {
   const std::int32_t behind_k = n - shape.q_heads - shape.kv_heads;
-  const std::int32_t skipped = MONOREF_FAULT(rope_v_heads_not_skipped) ? 0 : shape.kv_heads;
+  const std::int32_t skipped =
+      MONOREF_FAULT(rope_v_heads_not_skipped, "own", "index heads read from where v lies")
+          ? 0
+          : shape.kv_heads;
   if (n < shape.q_heads) return {HeadType::kQ, n, n};
   if (behind_k < 0) return {HeadType::kK, n - shape.q_heads, n};
   if (behind_k < shape.index_heads) return {HeadType::kIndexQ, behind_k, n + skipped};
@@ -53,8 +56,8 @@ MONOREF_DEVICE Head head_of(const HeadShape& shape, std::int32_t n) {
 MONOREF_DEVICE const std::uint16_t* gamma_of(HeadType type, const std::uint16_t* q,
                                              const std::uint16_t* k, const std::uint16_t* index_q,
                                              const std::uint16_t* index_k) {
-  if (MONOREF_FAULT(rope_gamma_of_q)) return q;
-  if (MONOREF_FAULT(rope_index_gammas_swapped)) {
+  if (MONOREF_FAULT(rope_gamma_of_q, "N08", "every head takes the weight of q")) return q;
+  if (MONOREF_FAULT(rope_index_gammas_swapped, "N08", "weights of index q and index k exchanged")) {
     const std::uint16_t* kept = index_q;
     index_q = index_k;
     index_k = kept;
@@ -89,28 +92,34 @@ MONOREF_DEVICE void normalise_head(const std::uint16_t* gamma, std::int32_t head
   float sum = 0.0F;
   for (const float value : e) sum = simt::fma(value, value, sum);
   const float mean = group_sum(sum) / static_cast<float>(head_dim);
-  const float rr =
-      MONOREF_FAULT(rope_eps_outside_root) ? 1.0F / (simt::sqrt_rn(mean) + eps) : rsq(mean + eps);
+  const float rr = MONOREF_FAULT(rope_eps_outside_root, "own", "eps added to the root")
+                       ? 1.0F / (simt::sqrt_rn(mean) + eps)
+                       : rsq(mean + eps);
   if (!live) return;
   float weight[kLaneDims];
   load_four({gamma, 1}, dim, weight);
   for (int i = 0; i < kLaneDims; ++i) {
-    if (!MONOREF_FAULT(rope_weight_without_one)) weight[i] += 1.0F;
+    if (!MONOREF_FAULT(rope_weight_without_one, "own", "weight gamma instead of gamma + 1"))
+      weight[i] += 1.0F;
     e[i] = (e[i] * rr) * weight[i];
-    if (MONOREF_FAULT(rope_norm_rounded)) e[i] = rounded_to_bf16(e[i]);
+    if (MONOREF_FAULT(rope_norm_rounded, "own", "the norm rounded to BF16 before the rotation"))
+      e[i] = rounded_to_bf16(e[i]);
   }
 }
 
 /// The rotation of one number `n`, with its partner, of the first or the second half.
 MONOREF_DEVICE float rotate(float n, float partner, float cos, float sin, bool second) {
-  if (MONOREF_FAULT(rope_cos_sin_swapped)) {
+  if (MONOREF_FAULT(rope_cos_sin_swapped, "N04", "sines taken for cosines")) {
     const float kept = cos;
     cos = sin;
     sin = kept;
   }
   const float turned = partner * sin;
-  const float added = second != MONOREF_FAULT(rope_sine_sign) ? turned : -turned;
-  if (MONOREF_FAULT(rope_product_not_fused)) return n * cos + added;
+  const float added = second != MONOREF_FAULT(rope_sine_sign, "N04", "rotation the other way round")
+                          ? turned
+                          : -turned;
+  if (MONOREF_FAULT(rope_product_not_fused, "own", "both products rounded before the sum"))
+    return n * cos + added;
   return simt::fma(n, cos, added);
 }
 
@@ -132,7 +141,7 @@ MONOREF_DEVICE void rotate_neighbours(const std::uint16_t* cos_sin, std::int32_t
 MONOREF_DEVICE void rotate_head(const std::uint16_t* row, const HeadShape& shape, std::int32_t dim,
                                 float (&n)[kLaneDims]) {
   const std::int32_t half = shape.rotary_dim / 2;
-  const bool whole = MONOREF_FAULT(rope_whole_head);
+  const bool whole = MONOREF_FAULT(rope_whole_head, "N05", "whole head rotated");
   const std::int32_t distance = whole ? shape.head_dim / 2 : half;
   const bool second = dim >= distance;
   const bool rotated = row != nullptr && dim < 2 * distance;
@@ -142,7 +151,8 @@ MONOREF_DEVICE void rotate_head(const std::uint16_t* row, const HeadShape& shape
   float partner[kLaneDims];
   for (int i = 0; i < kLaneDims; ++i) partner[i] = simt::shuffle(n[i], source);
   if (!rotated) return;
-  if (MONOREF_FAULT(rope_interleaved_pairs)) return rotate_neighbours(row, half, dim, n);
+  if (MONOREF_FAULT(rope_interleaved_pairs, "N04", "pairs (2i, 2i + 1) instead of halves"))
+    return rotate_neighbours(row, half, dim, n);
   const std::int32_t column = dim % distance % half;
   float cos[kLaneDims], sin[kLaneDims];
   load_four({row, 1}, column, cos);
@@ -168,7 +178,7 @@ MONOREF_DEVICE void store_head(const HeadOutputs& out, const HeadShape& shape, c
 
 /// A token's row of the table; nothing if the table has none.
 MONOREF_DEVICE const std::uint16_t* table_row(const RotaryTable& table, std::int64_t position) {
-  if (MONOREF_FAULT(rope_position_8_bits)) position &= 0xFF;
+  if (MONOREF_FAULT(rope_position_8_bits, "N07", "positions cut to 8 bits")) position &= 0xFF;
   if (position < 0 || position >= table.rows) return nullptr;
   return table.data + position * table.row_stride;
 }
@@ -206,24 +216,25 @@ MONOREF_DEVICE void make_head(const Row<const std::uint16_t>& qkv, const HeadSha
 // Launch   any grid in x and any block of whole waves in one dimension; 32 threads a head.
 // Misuse   Other sizes write nothing. A token whose position the table does not have gets no
 //          output; positions count with all 64 bits.
-MONOREF_KERNEL(1024)
-monoref_qk_norm_rope(const std::uint16_t* qkv, std::int64_t qkv_row_stride, std::int64_t qkv_stride,
-                     const std::int64_t* positions, const std::uint16_t* cos_sin,
-                     std::int64_t cos_sin_row_stride, std::int64_t table_rows,
-                     const std::uint16_t* q_gamma, const std::uint16_t* k_gamma,
-                     const std::uint16_t* index_q_gamma, const std::uint16_t* index_k_gamma,
-                     std::uint16_t* q, std::int64_t q_row_stride, std::uint16_t* index_q,
-                     std::int64_t index_q_row_stride, float* k, std::int64_t k_row_stride,
-                     float* index_k, std::int64_t index_k_row_stride, std::int64_t tokens,
-                     std::int32_t q_heads, std::int32_t kv_heads, std::int32_t index_heads,
-                     std::int32_t head_dim, std::int32_t rotary_dim, float eps) {
+MONOREF_KERNEL(1024, monoref_qk_norm_rope)(
+    const std::uint16_t* qkv, std::int64_t qkv_row_stride, std::int64_t qkv_stride,
+    const std::int64_t* positions, const std::uint16_t* cos_sin, std::int64_t cos_sin_row_stride,
+    std::int64_t table_rows, const std::uint16_t* q_gamma, const std::uint16_t* k_gamma,
+    const std::uint16_t* index_q_gamma, const std::uint16_t* index_k_gamma, std::uint16_t* q,
+    std::int64_t q_row_stride, std::uint16_t* index_q, std::int64_t index_q_row_stride, float* k,
+    std::int64_t k_row_stride, float* index_k, std::int64_t index_k_row_stride, std::int64_t tokens,
+    std::int32_t q_heads, std::int32_t kv_heads, std::int32_t index_heads, std::int32_t head_dim,
+    std::int32_t rotary_dim, float eps) {
   const HeadShape shape{q_heads, kv_heads, index_heads, head_dim, rotary_dim};
   if (head_dim % kLaneDims != 0 || head_dim > kGroupLanes * kLaneDims) return;
   if (rotary_dim % (2 * kLaneDims) != 0 || rotary_dim <= 0 || rotary_dim > head_dim) return;
   const RotaryTable table{cos_sin, cos_sin_row_stride, table_rows};
   const HeadOutputs out{q, q_row_stride, index_q, index_q_row_stride,
                         k, k_row_stride, index_k, index_k_row_stride};
-  const std::int64_t stride = MONOREF_FAULT(rope_element_stride_ignored) ? 1 : qkv_stride;
+  const std::int64_t stride =
+      MONOREF_FAULT(rope_element_stride_ignored, "N01", "elements of a row taken to be contiguous")
+          ? 1
+          : qkv_stride;
   const auto total = static_cast<std::int32_t>(tokens * shape.heads());
   // Waves of 64 have two groups, which stay together to the end: exchanges want all lanes.
   constexpr std::int32_t kWaveGroups = simt::kWave / kGroupLanes;
@@ -236,8 +247,10 @@ monoref_qk_norm_rope(const std::uint16_t* qkv, std::int64_t qkv_row_stride, std:
     const Head head = head_of(shape, item - token * shape.heads());
     const std::uint16_t* gamma =
         gamma_of(head.type, q_gamma, k_gamma, index_q_gamma, index_k_gamma);
-    const std::int64_t position =
-        positions[MONOREF_FAULT(rope_position_of_first_token) ? 0 : token];
+    const std::int64_t position = positions[MONOREF_FAULT(rope_position_of_first_token, "own",
+                                                          "every token at the first one's position")
+                                                ? 0
+                                                : token];
     make_head({qkv + token * qkv_row_stride, stride}, shape, gamma, table_row(table, position), out,
               token, head, eps, exists);
   }

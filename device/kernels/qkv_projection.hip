@@ -100,7 +100,9 @@ struct ChunkRange {
 MONOREF_DEVICE ChunkRange chunks_of(const Projection& p, std::int32_t slice) {
   const std::int32_t first = slice * p.chunks_of_slice();
   ChunkRange range = ChunkRange{first, p.chunks()}.from(first, p.chunks_of_slice());
-  if (MONOREF_FAULT(qkv_last_chunk_dropped) && range.end == p.chunks()) range.end -= 1;
+  if (MONOREF_FAULT(qkv_last_chunk_dropped, "own", "a slice ends one chunk early") &&
+      range.end == p.chunks())
+    range.end -= 1;
   return range;
 }
 
@@ -120,7 +122,9 @@ struct UnitWeights {
 /// Where this thread's row begins. In the layout of shuffle_weight(16, 16) the 16 rows' codes of 16
 /// k follow each other, then come the next 16 k.
 MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const TilePlace& at) {
-  const std::int64_t row_bytes = MONOREF_FAULT(qkv_weights_not_shuffled) ? p.hidden : 16;
+  const std::int64_t row_bytes =
+      MONOREF_FAULT(qkv_weights_not_shuffled, "G05", "weights read as if in plain order") ? p.hidden
+                                                                                          : 16;
   return in_global(p.weights + at.row_tile * kTileRows * p.hidden + at.row * row_bytes);
 }
 
@@ -134,13 +138,15 @@ MONOREF_DEVICE ChunkWeights in_natural_order(const ChunkWeights& weights) {
 }
 
 MONOREF_DEVICE ChunkWeights load_chunk(const std::uint8_t* row, std::int32_t chunk) {
-  const int piece_bytes = MONOREF_FAULT(qkv_weights_not_shuffled) ? 16 : 16 * kTileRows;
+  const int piece_bytes = MONOREF_FAULT_AT(qkv_weights_not_shuffled) ? 16 : 16 * kTileRows;
   const std::uint8_t* from = row + std::int64_t{chunk} * kPieces * piece_bytes;
   ChunkWeights weights;
   MONOREF_UNROLL
   for (int piece = 0; piece < kPieces; ++piece)
     weights.piece[piece] = simt::load16(from + piece * piece_bytes);
-  return MONOREF_FAULT(qkv_k_order_natural) ? in_natural_order(weights) : weights;
+  return MONOREF_FAULT(qkv_k_order_natural, "own", "k ascending inside a chunk")
+             ? in_natural_order(weights)
+             : weights;
 }
 
 /// The unit that begins with chunk `first`; chunks behind the last of the slice are that again.
@@ -176,9 +182,13 @@ MONOREF_DEVICE bool exists(const StagedPiece& unit, const TilePlace& at, const C
 /// Where the codes of the piece lie.
 MONOREF_DEVICE const std::uint8_t* codes_of(const Projection& p, const TilePlace& at,
                                             const ChunkRange& step, const StagedPiece& unit) {
-  const std::int64_t stride = MONOREF_FAULT(qkv_token_stride_ignored) ? p.hidden : p.x8_row_stride;
+  const std::int64_t stride = MONOREF_FAULT(qkv_token_stride_ignored, "N01",
+                                            "tokens taken to be as far apart as they are wide")
+                                  ? p.hidden
+                                  : p.x8_row_stride;
   std::int32_t chunk = step.first + unit.chunk;
-  if (MONOREF_FAULT(qkv_wrong_eighth)) chunk = p.chunks() - 1 - chunk;
+  if (MONOREF_FAULT(qkv_wrong_eighth, "own", "a wave reads another wave's slice"))
+    chunk = p.chunks() - 1 - chunk;
   return in_global(p.x8 + (at.first_token + unit.token) * stride + std::int64_t{chunk} * kChunk +
                    unit.piece * 16);
 }
@@ -219,7 +229,9 @@ MONOREF_DEVICE void stage_piece(const simt::Vec16& codes, const E4m3& format, in
   MONOREF_UNROLL
   for (int word = 0; word < 4; ++word) {
     int k = word / 2 * (kChunk / 2) + piece * 8 + word % 2 * 4;
-    if (MONOREF_FAULT(qkv_tokens_not_permuted) || MONOREF_FAULT(qkv_k_order_natural))
+    if (MONOREF_FAULT(qkv_tokens_not_permuted, "own",
+                      "weights in walking order, activations ascending") ||
+        MONOREF_FAULT_AT(qkv_k_order_natural))
       k = piece * 16 + word * 4;
     store_staged(chunk + k, carried_values(codes.word[word], format));
   }
@@ -343,7 +355,9 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int
   }
   if (!p.has_slice(slice)) return;
   bool is_nan = (chains.nan_marks & kNanMarks) != 0;
-  if (MONOREF_FAULT(qkv_nan_weight_as_number)) is_nan = false;
+  if (MONOREF_FAULT(qkv_nan_weight_as_number, "own",
+                    "a NaN weight counts as the number its bits would be"))
+    is_nan = false;
   for (int token = 0; token < tile_tokens; ++token)
     partials[slice * kTileOutputs + token * kTileRows + at.row] =
         is_nan ? simt::bit_cast<float>(kCanonicalNanBits) : true_sum(chains.sum[token], p.format);
@@ -358,10 +372,12 @@ MONOREF_DEVICE float sum_partials(const Projection& p, const float* partials, in
   for (std::int32_t slice = 0; slice < kSlices; ++slice, chunks -= p.chunks_of_slice()) {
     if (chunks <= 0) continue;
     std::int32_t taken = slice;
-    if (MONOREF_FAULT(qkv_partials_reversed))
+    if (MONOREF_FAULT(qkv_partials_reversed, "own", "partial sums added from the last wave on"))
       taken = (p.chunks() - 1) / p.chunks_of_slice() - slice;
     const float part = partials[taken * kTileOutputs + i];
-    dot += MONOREF_FAULT(qkv_partials_in_bf16) ? rounded_to_bf16(part) : part;
+    dot += MONOREF_FAULT(qkv_partials_in_bf16, "N02", "partial sums rounded to BF16")
+               ? rounded_to_bf16(part)
+               : part;
   }
   return dot;
 }
@@ -374,9 +390,14 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int64_t row = at.row_tile * kTileRows + i % kTileRows;
     const float x_scale =
-        in_global(p.x_scale)[MONOREF_FAULT(qkv_x_scale_of_first_token) ? 0 : token];
-    const float w_scale =
-        in_global(p.w_scale)[MONOREF_FAULT(qkv_w_scale_of_wrong_row) ? row ^ 1 : row];
+        in_global(p.x_scale)[MONOREF_FAULT(qkv_x_scale_of_first_token, "P18",
+                                           "every token takes the first one's scale")
+                                 ? 0
+                                 : token];
+    const float w_scale = in_global(p.w_scale)[MONOREF_FAULT(qkv_w_scale_of_wrong_row, "P18",
+                                                             "a row takes its neighbour's scale")
+                                                   ? row ^ 1
+                                                   : row];
     in_global(p.out)[token * p.out_row_stride + row] =
         bf16_of((sum_partials(p, partials, i) * x_scale) * w_scale);
   }
@@ -427,11 +448,12 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
 //          dimension, a multiple of 16 threads, at most 128: as many slices at a time as there are
 //          16 threads; 128 for a full row, 16 per chunk below that.
 // Misuse   Other sizes and blocks write nothing.
-MONOREF_KERNEL(128)
-monoref_qkv_projection(const std::uint8_t* x8, std::int64_t x8_row_stride, const float* x_scale,
-                       const std::uint8_t* weights, const float* w_scale, std::uint16_t* out,
-                       std::int64_t out_row_stride, std::int64_t tokens, std::int32_t rows,
-                       std::int32_t hidden, std::int32_t encoding) {
+MONOREF_KERNEL(128, monoref_qkv_projection)(const std::uint8_t* x8, std::int64_t x8_row_stride,
+                                            const float* x_scale, const std::uint8_t* weights,
+                                            const float* w_scale, std::uint16_t* out,
+                                            std::int64_t out_row_stride, std::int64_t tokens,
+                                            std::int32_t rows, std::int32_t hidden,
+                                            std::int32_t encoding) {
   MONOREF_SHARED(float, staged, kStagedNumbers);
   MONOREF_SHARED(float, partials, kPartials);
   MONOREF_SHARED(Projection, kept, 1);

@@ -47,7 +47,11 @@ MONOREF_DEVICE float block_sum(float v, float* sums) {
   const int lane = lane_of_group();
   if (lane == 0) sums[group_of_block()] = of_group;
   __syncthreads();
-  const float padding = MONOREF_FAULT(block_sum_padding_not_zero) ? sums[0] : 0.0F;
+  const float padding = MONOREF_FAULT(block_sum_padding_not_zero, "own",
+                                      "lanes past the last warp's sum are not zero",
+                                      .stages = {"residual_norm_quant"})
+                            ? sums[0]
+                            : 0.0F;
   return group_sum(lane < groups_of_block() ? sums[lane] : padding);
 }
 

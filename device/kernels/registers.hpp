@@ -20,14 +20,14 @@
 #define MONOREF_KEEP_LOOP
 #endif
 
-// MONOREF_RESIDENT_KERNEL(threads, blocks): a MONOREF_KERNEL of which a multiprocessor is to hold
-// `blocks` blocks at once; left alone, the compiler for NVIDIA takes more registers than that
+// MONOREF_RESIDENT_KERNEL(threads, blocks, name): a MONOREF_KERNEL of which a multiprocessor is to
+// hold `blocks` blocks at once; left alone, the compiler for NVIDIA takes more registers than that
 // allows.
 #if defined(__CUDACC__)
-#define MONOREF_RESIDENT_KERNEL(max_threads, blocks) \
-  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads, blocks) void
+#define MONOREF_RESIDENT_KERNEL(max_threads, blocks, name) \
+  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads, blocks) void name
 #else
-#define MONOREF_RESIDENT_KERNEL(max_threads, blocks) MONOREF_KERNEL(max_threads)
+#define MONOREF_RESIDENT_KERNEL(max_threads, blocks, name) MONOREF_KERNEL(max_threads, name)
 #endif
 
 namespace monoref::kernels {

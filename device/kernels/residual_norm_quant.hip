@@ -33,7 +33,8 @@ struct NormInputs {
 /// Elements first .. first + 7 of ar + residual of a row.
 MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::int64_t first,
                                  float (&acc)[kThreadElements]) {
-  const bool dense = MONOREF_FAULT(norm_row_stride_ignored);
+  const bool dense = MONOREF_FAULT(norm_row_stride_ignored, "N01",
+                                   "rows taken to be as far apart as they are wide");
   const std::int64_t ar_offset = row * (dense ? in.hidden : in.ar_row_stride);
   float residual[kThreadElements];
   load_eight({in.ar.data + ar_offset, in.ar.stride}, first, acc);
@@ -46,9 +47,11 @@ MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::in
 MONOREF_DEVICE float sum_of_squares(const float (&acc)[kThreadElements]) {
   float sum = 0.0F;
   for (int i = 0; i < kThreadElements; ++i) {
-    sum = MONOREF_FAULT(norm_square_not_fused) ? sum + acc[i] * acc[i]
-                                               : simt::fma(acc[i], acc[i], sum);
-    if (MONOREF_FAULT(norm_sum_in_bf16)) sum = rounded_to_bf16(sum);
+    sum = MONOREF_FAULT(norm_square_not_fused, "own", "squares rounded before they are added")
+              ? sum + acc[i] * acc[i]
+              : simt::fma(acc[i], acc[i], sum);
+    if (MONOREF_FAULT(norm_sum_in_bf16, "N02", "sum of squares accumulated in BF16"))
+      sum = rounded_to_bf16(sum);
   }
   return sum;
 }
@@ -61,13 +64,17 @@ MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool liv
     for (float& value : acc) value = rounded_to_bf16(value);
   const float sum = block_sum(sum_of_squares(acc), sums);
   const float mean = sum / static_cast<float>(in.hidden);
-  const float rstd = MONOREF_FAULT(norm_eps_outside_root) ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
-                                                          : rsq(mean + in.eps);
+  const float rstd = MONOREF_FAULT(norm_eps_outside_root, "own", "eps added to the root")
+                         ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
+                         : rsq(mean + in.eps);
   if (!live) return;
   float gamma[kThreadElements];
   load_eight(in.gamma, first, gamma);
   for (int i = 0; i < kThreadElements; ++i) {
-    const float weight = MONOREF_FAULT(norm_weight_without_one) ? gamma[i] : gamma[i] + 1.0F;
+    const float weight =
+        MONOREF_FAULT(norm_weight_without_one, "own", "weight gamma instead of gamma + 1")
+            ? gamma[i]
+            : gamma[i] + 1.0F;
     acc[i] = (acc[i] * rstd) * weight;
   }
 }
@@ -76,15 +83,24 @@ MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool liv
 MONOREF_DEVICE float amax_of_row(const float (&values)[kThreadElements], float* largest) {
   float amax = 0.0F;
   for (const float value : values) amax = max_or_nan(magnitude_of(value), amax);
-  if (MONOREF_FAULT(norm_amax_of_first_group) && group_of_block() > 0) amax = 0.0F;
+  if (MONOREF_FAULT(norm_amax_of_first_group, "own", "largest element of the first 256 only") &&
+      group_of_block() > 0)
+    amax = 0.0F;
   return block_max(amax, largest);
 }
 
 /// What a row is divided by before its conversion.
 MONOREF_DEVICE float scale_of_amax(float amax, std::int32_t fp8_max) {
-  if (amax == 0.0F && !MONOREF_FAULT(norm_zero_row_scale_zero)) return 1.0F;
-  const auto most = static_cast<float>(MONOREF_FAULT(norm_fp8_max_240) ? 240 : fp8_max);
-  return MONOREF_FAULT(norm_scale_by_reciprocal) ? amax * (1.0F / most) : amax / most;
+  if (amax == 0.0F && !MONOREF_FAULT(norm_zero_row_scale_zero, "F18", "a zero row's scale is 0"))
+    return 1.0F;
+  const auto most = static_cast<float>(
+      MONOREF_FAULT(norm_fp8_max_240, "F02", "240 as the maximum, whatever the contract says")
+          ? 240
+          : fp8_max);
+  return MONOREF_FAULT(norm_scale_by_reciprocal, "N08",
+                       "product with the reciprocal for a division")
+             ? amax * (1.0F / most)
+             : amax / most;
 }
 
 }  // namespace
@@ -108,29 +124,28 @@ MONOREF_DEVICE float scale_of_amax(float amax, std::int32_t fp8_max) {
 // Misuse   A block too small for the row, or a hidden size that is no multiple of 8, writes
 //          nothing.
 // NaN      A NaN in a row makes its scale and all of its codes NaN.
-MONOREF_KERNEL(1024)
-monoref_residual_norm_quant(const std::uint16_t* ar, std::int64_t ar_row_stride,
-                            std::int64_t ar_stride, const std::uint16_t* residual,
-                            std::int64_t residual_row_stride, std::int64_t residual_stride,
-                            const std::uint16_t* gamma, std::int64_t gamma_stride,
-                            std::uint16_t* residual_out, std::int64_t residual_out_row_stride,
-                            std::uint8_t* x8, std::int64_t x8_row_stride, float* x_scale,
-                            std::int64_t rows, std::int32_t hidden, float eps,
-                            std::int32_t norm_input, std::int32_t fp8_max, std::int32_t encoding,
-                            std::int32_t overflow) {
+MONOREF_KERNEL(1024, monoref_residual_norm_quant)(
+    const std::uint16_t* ar, std::int64_t ar_row_stride, std::int64_t ar_stride,
+    const std::uint16_t* residual, std::int64_t residual_row_stride, std::int64_t residual_stride,
+    const std::uint16_t* gamma, std::int64_t gamma_stride, std::uint16_t* residual_out,
+    std::int64_t residual_out_row_stride, std::uint8_t* x8, std::int64_t x8_row_stride,
+    float* x_scale, std::int64_t rows, std::int32_t hidden, float eps, std::int32_t norm_input,
+    std::int32_t fp8_max, std::int32_t encoding, std::int32_t overflow) {
   MONOREF_SHARED(float, sums, kMaxGroups);
   MONOREF_SHARED(float, largest, kMaxGroups);
   const std::int32_t threads = hidden / kThreadElements;
   if (hidden % kThreadElements != 0 || static_cast<std::int32_t>(blockDim.x) < threads) return;
   const E4m3 format = e4m3_format(encoding, overflow);
-  const NormInputs in{{ar, ar_stride},
-                      {residual, residual_stride},
-                      {gamma, gamma_stride},
-                      ar_row_stride,
-                      residual_row_stride,
-                      hidden,
-                      eps,
-                      norm_input == kNormRounded || MONOREF_FAULT(norm_of_rounded_sum)};
+  const NormInputs in{
+      {ar, ar_stride},
+      {residual, residual_stride},
+      {gamma, gamma_stride},
+      ar_row_stride,
+      residual_row_stride,
+      hidden,
+      eps,
+      norm_input == kNormRounded ||
+          MONOREF_FAULT(norm_of_rounded_sum, "own", "the norm continues with the rounded sum")};
   const std::int64_t first = std::int64_t{threadIdx.x} * kThreadElements;
   const bool live = first < hidden;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -141,7 +156,7 @@ monoref_residual_norm_quant(const std::uint16_t* ar, std::int64_t ar_row_stride,
     }
     normalise(in, first, live, sums, values);
     float amax = amax_of_row(values, largest);
-    if (MONOREF_FAULT(norm_amax_of_next_row)) {
+    if (MONOREF_FAULT(norm_amax_of_next_row, "own", "scale from another row's largest element")) {
       float other[kThreadElements] = {};
       if (live) add_residual(in, (row + 1) % rows, first, other);
       normalise(in, first, live, sums, other);

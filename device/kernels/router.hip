@@ -61,13 +61,16 @@ MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::ui
     float values[kRun], residual[kRun];
     load_eight({in.sum + row * in.sum_row_stride, 1}, first, values);
     load_eight({in.residual + row * in.residual_row_stride, 1}, first, residual);
-    if (MONOREF_FAULT(router_h_mid_without_residual)) store_eight_bf16(h_mid + first, values);
+    if (MONOREF_FAULT(router_h_mid_without_residual, "own", "h_mid is the sum alone"))
+      store_eight_bf16(h_mid + first, values);
     for (int i = 0; i < kRun; ++i) {
       values[i] += residual[i];
-      if (MONOREF_FAULT(router_residual_twice)) values[i] += residual[i];
+      if (MONOREF_FAULT(router_residual_twice, "own", "the residual is added twice"))
+        values[i] += residual[i];
     }
-    if (!MONOREF_FAULT(router_h_mid_without_residual)) store_eight_bf16(h_mid + first, values);
-    if (in.rounded != MONOREF_FAULT(router_norm_source_swapped))
+    if (!MONOREF_FAULT_AT(router_h_mid_without_residual)) store_eight_bf16(h_mid + first, values);
+    if (in.rounded != MONOREF_FAULT(router_norm_source_swapped, "own",
+                                    "the norm goes on with the other form of the sum"))
       for (float& value : values) value = rounded_to_bf16(value);
     for (int i = 0; i < kRun; ++i) v[first + i] = values[i];
   }
@@ -90,7 +93,7 @@ MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchang
   __syncthreads();
   float total = wave_sums[0];
   for (int wave = 1; wave < kNormWaves; ++wave) total += wave_sums[wave];
-  if (MONOREF_FAULT(router_waves_reversed)) {
+  if (MONOREF_FAULT(router_waves_reversed, "own", "waves are added from the last one on")) {
     total = wave_sums[kNormWaves - 1];
     for (int wave = kNormWaves - 2; wave >= 0; --wave) total += wave_sums[wave];
   }
@@ -100,14 +103,18 @@ MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchang
 /// Stores the norm of the row in v. Block-collective.
 MONOREF_DEVICE void store_norm(const NormInputs& in, const float* v, float sum, std::uint16_t* xn) {
   const float mean = sum / static_cast<float>(in.hidden);
-  const float rstd = MONOREF_FAULT(router_eps_outside_root) ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
-                                                            : rsq(mean + in.eps);
+  const float rstd = MONOREF_FAULT(router_eps_outside_root, "own", "eps added to the root")
+                         ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
+                         : rsq(mean + in.eps);
   for (std::int32_t first = kRun * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
        first += kRun * kNormThreads) {
     float gamma[kRun], values[kRun];
     load_eight({in.gamma, 1}, first, gamma);
     for (int i = 0; i < kRun; ++i) {
-      const float weight = MONOREF_FAULT(router_gamma_without_one) ? gamma[i] : gamma[i] + 1.0F;
+      const float weight =
+          MONOREF_FAULT(router_gamma_without_one, "own", "weight gamma instead of gamma + 1")
+              ? gamma[i]
+              : gamma[i] + 1.0F;
       values[i] = (v[first + i] * rstd) * weight;
     }
     store_eight_bf16(xn + first, values);
@@ -153,7 +160,8 @@ MONOREF_DEVICE void values_of(const RunOfEight<std::uint16_t>& run, float (&valu
 MONOREF_DEVICE void values_of(const RunOfEight<float>& run, float (&values)[kRun]) {
   for (int i = 0; i < kRun; ++i) {
     values[i] = simt::bit_cast<float>(run.part[i / 4].word[i % 4]);
-    if (MONOREF_FAULT(router_gate_weight_rounded)) values[i] = rounded_to_bf16(values[i]);
+    if (MONOREF_FAULT(router_gate_weight_rounded, "own", "weights of binary32 are rounded to BF16"))
+      values[i] = rounded_to_bf16(values[i]);
   }
 }
 
@@ -179,7 +187,9 @@ struct Gate {
 
 /// Where in its rows a lane's eight elements of step `step` begin.
 MONOREF_DEVICE std::int32_t place_of_run(std::int32_t step, std::int32_t steps) {
-  if (MONOREF_FAULT(router_lane_has_neighbours)) return (lane_of_64() * steps + step) * kRun;
+  if (MONOREF_FAULT(router_lane_has_neighbours, "own",
+                    "a lane owns other elements than the stated ones"))
+    return (lane_of_64() * steps + step) * kRun;
   return step * kStep + lane_of_64() * kRun;
 }
 
@@ -188,7 +198,10 @@ MONOREF_DEVICE void add_run(const float (&w)[kRun], const float (&x)[kRun],
                             float (&chains)[kPairs]) {
   MONOREF_UNROLL
   for (int pair = 0; pair < kPairs; ++pair) {
-    const int low = 2 * pair + (MONOREF_FAULT(router_pair_high_first) ? 1 : 0);
+    const int low = 2 * pair + (MONOREF_FAULT(router_pair_high_first, "own",
+                                              "the high element of a pair is added first")
+                                    ? 1
+                                    : 0);
     chains[pair] = simt::fma(w[low], x[low], chains[pair]);
     chains[pair] = simt::fma(w[low ^ 1], x[low ^ 1], chains[pair]);
     compute_here(chains[pair]);
@@ -201,7 +214,10 @@ MONOREF_DEVICE void sum_lane(const Gate<Weight>& gate, const Weight* weights,
                              const std::uint16_t* const (&row_of)[count], float (&sums)[count]) {
   float chains[count][kPairs] = {};
   std::int32_t steps = gate.hidden / kStep;
-  if (MONOREF_FAULT(router_last_step_dropped) && steps > 1) --steps;
+  if (MONOREF_FAULT(router_last_step_dropped, "own",
+                    "the last 512 elements are left out of the logits") &&
+      steps > 1)
+    --steps;
   MONOREF_KEEP_LOOP
   for (std::int32_t first = 0; first < steps; first += kStepsAtOnce) {
     RunOfEight<Weight> runs[kStepsAtOnce];
@@ -226,7 +242,9 @@ MONOREF_DEVICE void sum_lane(const Gate<Weight>& gate, const Weight* weights,
   for (int row = 0; row < count; ++row) {
     const float (&a)[kPairs] = chains[row];
     sums[row] = (a[0] + a[1]) + (a[2] + a[3]);
-    if (MONOREF_FAULT(router_chains_in_order)) sums[row] = ((a[0] + a[1]) + a[2]) + a[3];
+    if (MONOREF_FAULT(router_chains_in_order, "own",
+                      "a lane's four chains are added one after the other"))
+      sums[row] = ((a[0] + a[1]) + a[2]) + a[3];
   }
 }
 
@@ -239,7 +257,8 @@ MONOREF_DEVICE void make_logits(const Gate<Weight>& gate, std::int64_t expert, s
   MONOREF_UNROLL
   for (int i = 0; i < count; ++i) {
     std::int64_t row = first + i < gate.rows ? first + i : gate.rows - 1;
-    if (MONOREF_FAULT(router_xn_of_first_row)) row = first < gate.rows ? first : gate.rows - 1;
+    if (MONOREF_FAULT(router_xn_of_first_row, "T11", "logits of every row from the first row"))
+      row = first < gate.rows ? first : gate.rows - 1;
     row_of[i] = gate.xn + row * gate.xn_row_stride;
   }
   float sums[count];
@@ -295,12 +314,13 @@ MONOREF_DEVICE void make_all_logits(const Gate<Weight>& gate, float* exchange) {
 // Launch   any grid in x, which goes over rows; blocks of 512 threads in one dimension.
 // Misuse   Other sizes and blocks write nothing.
 // NaN      A NaN in a row makes all of its xn NaN.
-MONOREF_KERNEL(512)
-monoref_router_norm(const std::uint16_t* sum, std::int64_t sum_row_stride,
-                    const std::uint16_t* residual, std::int64_t residual_row_stride,
-                    const std::uint16_t* gamma, std::uint16_t* h_mid, std::int64_t h_mid_row_stride,
-                    std::uint16_t* xn, std::int64_t xn_row_stride, std::int64_t rows,
-                    std::int32_t hidden, float eps, std::int32_t norm_input) {
+MONOREF_KERNEL(512, monoref_router_norm)(const std::uint16_t* sum, std::int64_t sum_row_stride,
+                                         const std::uint16_t* residual,
+                                         std::int64_t residual_row_stride,
+                                         const std::uint16_t* gamma, std::uint16_t* h_mid,
+                                         std::int64_t h_mid_row_stride, std::uint16_t* xn,
+                                         std::int64_t xn_row_stride, std::int64_t rows,
+                                         std::int32_t hidden, float eps, std::int32_t norm_input) {
   MONOREF_SHARED(float, v, kMaxHidden);
   MONOREF_SHARED(float, exchange, kNormThreads);
   MONOREF_SHARED(float, wave_sums, kNormWaves);
@@ -325,10 +345,11 @@ MONOREF_REGISTER(monoref_router_norm);
 //          each 64 threads. Blocks of 64, 128, 192 or 256 threads in one dimension: for up to 16
 //          rows n_routed blocks of 64 * ceil(rows / 4) threads.
 // Misuse   Other sizes and blocks write nothing.
-MONOREF_KERNEL(256)
-monoref_router_gate(const std::uint16_t* xn, std::int64_t xn_row_stride, const std::uint16_t* gate,
-                    std::int64_t gate_row_stride, float* logits, std::int64_t logits_row_stride,
-                    std::int64_t rows, std::int32_t n_routed, std::int32_t hidden) {
+MONOREF_KERNEL(256, monoref_router_gate)(const std::uint16_t* xn, std::int64_t xn_row_stride,
+                                         const std::uint16_t* gate, std::int64_t gate_row_stride,
+                                         float* logits, std::int64_t logits_row_stride,
+                                         std::int64_t rows, std::int32_t n_routed,
+                                         std::int32_t hidden) {
   MONOREF_SHARED(float, exchange, kTeamRows * kMaxTeams * kLanes64);
   make_all_logits(Gate<std::uint16_t>{xn, xn_row_stride, gate, gate_row_stride, logits,
                                       logits_row_stride, rows, n_routed, hidden},
@@ -337,10 +358,11 @@ monoref_router_gate(const std::uint16_t* xn, std::int64_t xn_row_stride, const s
 MONOREF_REGISTER(monoref_router_gate);
 
 // The same with gate weights of f32 [n_routed, hidden].
-MONOREF_KERNEL(256)
-monoref_router_gate_f32(const std::uint16_t* xn, std::int64_t xn_row_stride, const float* gate,
-                        std::int64_t gate_row_stride, float* logits, std::int64_t logits_row_stride,
-                        std::int64_t rows, std::int32_t n_routed, std::int32_t hidden) {
+MONOREF_KERNEL(256, monoref_router_gate_f32)(const std::uint16_t* xn, std::int64_t xn_row_stride,
+                                             const float* gate, std::int64_t gate_row_stride,
+                                             float* logits, std::int64_t logits_row_stride,
+                                             std::int64_t rows, std::int32_t n_routed,
+                                             std::int32_t hidden) {
   MONOREF_SHARED(float, exchange, kTeamRows * kMaxTeams * kLanes64);
   make_all_logits(Gate<float>{xn, xn_row_stride, gate, gate_row_stride, logits, logits_row_stride,
                               rows, n_routed, hidden},

@@ -21,7 +21,8 @@ struct TokenOfRequest {
 
 MONOREF_DEVICE TokenOfRequest token_of_row(std::int64_t row, std::int64_t rows,
                                            std::int32_t q_len) {
-  if (MONOREF_FAULT(token_rows_request_modulo)) {
+  if (MONOREF_FAULT(token_rows_request_modulo, "T03",
+                    "a row belongs to request row mod requests")) {
     const std::int64_t requests = rows / q_len;
     return {row % requests, row / requests};
   }
@@ -34,10 +35,15 @@ MONOREF_DEVICE TokenOfRequest token_of_row(std::int64_t row, std::int64_t rows,
 MONOREF_DEVICE std::int32_t keys_of_token(std::int32_t seq_len, std::int64_t token,
                                           std::int32_t q_len) {
   std::int64_t later = q_len - 1 - token;
-  if (MONOREF_FAULT(token_rows_length_off_by_one)) later = q_len - token;
-  if (MONOREF_FAULT(token_rows_lengths_reversed)) later = token;
+  if (MONOREF_FAULT(token_rows_length_off_by_one, "T12", "every length one short"))
+    later = q_len - token;
+  if (MONOREF_FAULT(token_rows_lengths_reversed, "own",
+                    "the first token of a request gets the longest length"))
+    later = token;
   const auto keys = static_cast<std::int32_t>(std::int64_t{seq_len} - later);
-  return MONOREF_FAULT(token_rows_length_clamped) && keys < 0 ? 0 : keys;
+  return MONOREF_FAULT(token_rows_length_clamped, "T02", "negative lengths become 0") && keys < 0
+             ? 0
+             : keys;
 }
 
 }  // namespace
@@ -55,34 +61,52 @@ MONOREF_DEVICE std::int32_t keys_of_token(std::int32_t seq_len, std::int64_t tok
 //          256 threads a row fits tables up to a few thousand columns.
 // Misuse   q_len < 1 writes nothing. The kernel reads the table rows and lengths of requests
 //          below rows div q_len and length_rows div q_len only.
-MONOREF_KERNEL(1024)
-monoref_token_rows(const std::int32_t* block_table, std::int64_t table_row_stride,
-                   const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
-                   std::int32_t* rows_table, std::int64_t rows_table_stride,
-                   std::int32_t* rows_lens, std::int64_t rows, std::int64_t length_rows,
-                   std::int32_t width, std::int32_t q_len) {
+MONOREF_KERNEL(1024, monoref_token_rows)(const std::int32_t* block_table,
+                                         std::int64_t table_row_stride,
+                                         const std::int32_t* seq_lens, std::int64_t seq_lens_stride,
+                                         std::int32_t* rows_table, std::int64_t rows_table_stride,
+                                         std::int32_t* rows_lens, std::int64_t rows,
+                                         std::int64_t length_rows, std::int32_t width,
+                                         std::int32_t q_len) {
   if (q_len < 1) return;
   const std::int64_t table_end = rows / q_len * q_len;
   const std::int64_t length_end = length_rows / q_len * q_len;
   const std::int64_t end = table_end > length_end ? table_end : length_end;
   const std::int64_t column = column_of_grid();
   const std::int64_t from_stride =
-      MONOREF_FAULT(token_rows_source_stride_ignored) ? width : table_row_stride;
+      MONOREF_FAULT(token_rows_source_stride_ignored, "T08",
+                    "source rows taken to be as far apart as they are wide")
+          ? width
+          : table_row_stride;
   const std::int64_t to_stride =
-      MONOREF_FAULT(token_rows_destination_stride_ignored) ? width : rows_table_stride;
+      MONOREF_FAULT(token_rows_destination_stride_ignored, "T08",
+                    "destination rows taken to be as far apart as they are wide")
+          ? width
+          : rows_table_stride;
   std::int32_t copied = width;
-  if (MONOREF_FAULT(token_rows_last_column_dropped)) copied = width - 1;
-  if (MONOREF_FAULT(token_rows_partial_unit_dropped)) copied = width / 4 * 4;
+  if (MONOREF_FAULT(token_rows_last_column_dropped, "T08", "last table column not copied"))
+    copied = width - 1;
+  if (MONOREF_FAULT(token_rows_partial_unit_dropped, "own",
+                    "columns behind the last whole 16-byte unit not copied"))
+    copied = width / 4 * 4;
   for (std::int64_t row = blockIdx.x; row < end; row += gridDim.x) {
     const TokenOfRequest of = token_of_row(row, end, q_len);
-    if (MONOREF_FAULT(token_rows_first_token_only) && of.token > 0) continue;
-    const std::int64_t source = MONOREF_FAULT(token_rows_table_row_of_token) ? row : of.request;
+    if (MONOREF_FAULT(token_rows_first_token_only, "T11",
+                      "only the first token of each request written") &&
+        of.token > 0)
+      continue;
+    const std::int64_t source = MONOREF_FAULT(token_rows_table_row_of_token, "T01",
+                                              "table row of the token instead of the request")
+                                    ? row
+                                    : of.request;
     if (row < table_end)
       copy_row(block_table + source * from_stride, rows_table + row * to_stride, copied, column,
                columns_of_grid());
     if (row < length_end && column == 0) {
       const std::int64_t stride =
-          MONOREF_FAULT(token_rows_length_stride_ignored) ? 1 : seq_lens_stride;
+          MONOREF_FAULT(token_rows_length_stride_ignored, "T05", "lengths read as if contiguous")
+              ? 1
+              : seq_lens_stride;
       rows_lens[row] = keys_of_token(seq_lens[of.request * stride], of.token, q_len);
     }
   }

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "device/simt/fault_hash.hpp"
+#include "device/simt/types.hpp"
 
 #ifndef MONOREF_SIMT_FAULTS
 #define MONOREF_SIMT_FAULTS 0
@@ -42,20 +43,25 @@ struct Registrar {
 
 #define MONOREF_DEVICE [[maybe_unused]] static inline __device__
 #define MONOREF_MEMBER __device__
+#define MONOREF_BLOCK_COLLECTIVE
+#define MONOREF_WAVE_COLLECTIVE
 #if MONOREF_SIMT_FAULTS
 // Of two builds of a text in one program, one must keep its symbols to itself.
 #define MONOREF_SIMT_LINKAGE static
 #define MONOREF_SIMT_ACTIVE_FAULT (&::monoref::simt::MONOREF_SIMT_VARIANT::active_fault)
-#define MONOREF_FAULT(name)                               \
+#define MONOREF_FAULT(name, bug_case, what, ...) MONOREF_FAULT_AT(name)
+#define MONOREF_FAULT_AT(name)                            \
   (::monoref::simt::MONOREF_SIMT_VARIANT::active_fault == \
    ::std::integral_constant<::std::uint64_t, ::monoref::simt::fault_hash(#name)>::value)
 #else
 #define MONOREF_SIMT_LINKAGE extern "C"
 #define MONOREF_SIMT_ACTIVE_FAULT nullptr
-#define MONOREF_FAULT(name) false
+#define MONOREF_FAULT(name, bug_case, what, ...) false
+#define MONOREF_FAULT_AT(name) false
 #endif
-#define MONOREF_KERNEL(max_threads) \
-  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads) void
+#define MONOREF_FAULT_ELSEWHERE(name, bug_case, what, ...) static_assert(true)
+#define MONOREF_KERNEL(max_threads, name) \
+  MONOREF_SIMT_LINKAGE __global__ __launch_bounds__(max_threads) void name
 #define MONOREF_REGISTER(name)                                                                   \
   static const ::monoref::simt::cuda::Registrar MONOREF_SIMT_JOIN(monoref_registrar_, __LINE__)( \
       #name, reinterpret_cast<const void*>(&name), MONOREF_SIMT_ACTIVE_FAULT)
@@ -91,38 +97,14 @@ MONOREF_MEMBER inline void demand_aligned(const void*, std::size_t) {}
 template <class T>
 using ShuffleBits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
 
-template <class T>
+template <LaneValue T>
 MONOREF_MEMBER inline T shuffle(T value, int source) {
-  static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   const auto bits = __builtin_bit_cast(ShuffleBits<T>, value);
   return __builtin_bit_cast(T, __shfl_sync(kAllLanes, bits, source));
 }
 
-template <class T>
-MONOREF_MEMBER inline T shuffle_xor(T value, int mask) {
-  return shuffle(value, lane() ^ mask);
-}
-
-template <class T>
-MONOREF_MEMBER inline T shuffle_up(T value, int distance) {
-  const int source = lane() - distance;
-  return shuffle(value, source < 0 ? lane() : source);
-}
-
-template <class T>
-MONOREF_MEMBER inline T shuffle_down(T value, int distance) {
-  const int source = lane() + distance;
-  return shuffle(value, source >= kWave ? lane() : source);
-}
-
 MONOREF_MEMBER inline std::uint64_t ballot(bool predicate) {
   return __ballot_sync(kAllLanes, predicate);
-}
-MONOREF_MEMBER inline bool any(bool predicate) {
-  return ballot(predicate) != 0;
-}
-MONOREF_MEMBER inline bool all(bool predicate) {
-  return ballot(!predicate) == 0;
 }
 
 /// The type of the same meaning that CUDA's atomics are declared for.
@@ -136,45 +118,38 @@ MONOREF_MEMBER inline AtomicType<T>* atomic_pointer(T* at) {
   return reinterpret_cast<AtomicType<T>*>(at);
 }
 
-template <class T>
+template <AtomicSum T>
 MONOREF_MEMBER inline T atomic_add(T* at, T value) {
-  static_assert(std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint32_t> ||
-                std::is_same_v<T, std::uint64_t> || std::is_same_v<T, float>);
   return static_cast<T>(atomicAdd(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_max(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return static_cast<T>(atomicMax(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_min(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return static_cast<T>(atomicMin(atomic_pointer(at), static_cast<AtomicType<T>>(value)));
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_exchange(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   using Bits = ShuffleBits<T>;
   return static_cast<T>(atomicExch(reinterpret_cast<Bits*>(at), static_cast<Bits>(value)));
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_compare_exchange(T* at, T expected, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   using Bits = ShuffleBits<T>;
   return static_cast<T>(atomicCAS(reinterpret_cast<Bits*>(at), static_cast<Bits>(expected),
                                   static_cast<Bits>(value)));
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T load_acquire(const T* at) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   ShuffleBits<T> bits;
-  if (MONOREF_FAULT(flags_ordered_on_one_device)) {
+  if (MONOREF_FAULT_AT(flags_ordered_on_one_device)) {
     if constexpr (sizeof(T) == 4)
       asm volatile("ld.acquire.gpu.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
     else
@@ -188,15 +163,14 @@ MONOREF_MEMBER inline T load_acquire(const T* at) {
   return static_cast<T>(bits);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline void store_release(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   const auto bits = static_cast<ShuffleBits<T>>(value);
-  if (MONOREF_FAULT(flags_stored_plainly)) {
+  if (MONOREF_FAULT_AT(flags_stored_plainly)) {
     *at = value;
     return;
   }
-  if (MONOREF_FAULT(flags_ordered_on_one_device)) {
+  if (MONOREF_FAULT_AT(flags_ordered_on_one_device)) {
     if constexpr (sizeof(T) == 4)
       asm volatile("st.release.gpu.b32 [%0], %1;" : : "l"(at), "r"(bits) : "memory");
     else
@@ -221,3 +195,5 @@ MONOREF_MEMBER inline float sqrt_rn(float x) {
 
 }  // namespace MONOREF_SIMT_VARIANT
 }  // namespace monoref::simt
+
+#include "device/simt/gpu_lanes.hpp"

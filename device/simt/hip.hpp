@@ -9,13 +9,17 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/simt/types.hpp"
+
 #define MONOREF_SIMT_VARIANT hip_wave64
 
 #define MONOREF_DEVICE [[maybe_unused]] static inline __attribute__((device))
 #define MONOREF_MEMBER __attribute__((device))
-#define MONOREF_KERNEL(max_threads)  \
-  extern "C" __attribute__((global)) \
-  __attribute__((amdgpu_flat_work_group_size(1, max_threads))) void
+#define MONOREF_BLOCK_COLLECTIVE __attribute__((convergent))
+#define MONOREF_WAVE_COLLECTIVE __attribute__((convergent))
+#define MONOREF_KERNEL(max_threads, name) \
+  extern "C" __attribute__((global))      \
+  __attribute__((amdgpu_flat_work_group_size(1, max_threads))) void name
 #define MONOREF_REGISTER(name) static_assert(true, #name)
 #define MONOREF_SHARED(type, name, count) \
   __attribute__((shared)) __attribute__((aligned(16))) type name[count]
@@ -23,7 +27,9 @@
   extern __attribute__((shared))                                       \
   __attribute__((aligned(16))) unsigned char monoref_dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(monoref_dynamic_shared)
-#define MONOREF_FAULT(name) false
+#define MONOREF_FAULT(name, bug_case, what, ...) false
+#define MONOREF_FAULT_AT(name) false
+#define MONOREF_FAULT_ELSEWHERE(name, bug_case, what, ...) static_assert(true)
 
 namespace monoref::simt::hip {
 
@@ -96,9 +102,8 @@ MONOREF_MEMBER inline int lane() {
 
 MONOREF_MEMBER inline void demand_aligned(const void*, std::size_t) {}
 
-template <class T>
+template <LaneValue T>
 MONOREF_MEMBER inline T shuffle(T value, int source) {
-  static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   if constexpr (sizeof(T) == 4) {
     const int bits = __builtin_amdgcn_ds_bpermute(source * 4, __builtin_bit_cast(int, value));
     return __builtin_bit_cast(T, bits);
@@ -113,75 +118,44 @@ MONOREF_MEMBER inline T shuffle(T value, int source) {
   }
 }
 
-template <class T>
-MONOREF_MEMBER inline T shuffle_xor(T value, int mask) {
-  return shuffle(value, lane() ^ mask);
-}
-
-template <class T>
-MONOREF_MEMBER inline T shuffle_up(T value, int distance) {
-  const int source = lane() - distance;
-  return shuffle(value, source < 0 ? lane() : source);
-}
-
-template <class T>
-MONOREF_MEMBER inline T shuffle_down(T value, int distance) {
-  const int source = lane() + distance;
-  return shuffle(value, source >= kWave ? lane() : source);
-}
-
 MONOREF_MEMBER inline std::uint64_t ballot(bool predicate) {
   return __builtin_amdgcn_ballot_w64(predicate);
 }
-MONOREF_MEMBER inline bool any(bool predicate) {
-  return ballot(predicate) != 0;
-}
-MONOREF_MEMBER inline bool all(bool predicate) {
-  return ballot(!predicate) == 0;
-}
 
-template <class T>
+template <AtomicSum T>
 MONOREF_MEMBER inline T atomic_add(T* at, T value) {
-  static_assert(std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint32_t> ||
-                std::is_same_v<T, std::uint64_t> || std::is_same_v<T, float>);
   return __hip_atomic_fetch_add(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_max(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __hip_atomic_fetch_max(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_min(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __hip_atomic_fetch_min(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_exchange(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __hip_atomic_exchange(at, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T atomic_compare_exchange(T* at, T expected, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   __hip_atomic_compare_exchange_strong(at, &expected, value, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
                                        __HIP_MEMORY_SCOPE_AGENT);
   return expected;
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline T load_acquire(const T* at) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __hip_atomic_load(at, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-template <class T>
+template <AtomicWord T>
 MONOREF_MEMBER inline void store_release(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   __hip_atomic_store(at, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
@@ -197,3 +171,5 @@ MONOREF_MEMBER inline float sqrt_rn(float x) {
 
 }  // namespace MONOREF_SIMT_VARIANT
 }  // namespace monoref::simt
+
+#include "device/simt/gpu_lanes.hpp"

@@ -14,7 +14,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/fault.hpp"
 #include "device/simt/fault_hash.hpp"
+#include "device/simt/types.hpp"
 
 #ifndef MONOREF_SIMT_WAVE
 #define MONOREF_SIMT_WAVE 64
@@ -52,13 +54,8 @@ struct KernelEntry {
   void (*run)(const void* const* arguments);
 };
 
-/// Notes the limit of the kernel whose definition follows.
-struct KernelLimit {
-  explicit KernelLimit(std::uint32_t max_threads);
-};
-
-/// Enters a kernel under the limit noted last. Two kernels of one name and variant, or a
-/// registration without its kernel directly before it, end the program with a message.
+/// Enters a kernel. Two of one name and variant, or a limit that no block can have, end the program
+/// with a message.
 void register_kernel(KernelEntry entry);
 
 /// Waits until all live threads of the block are at `site`.
@@ -104,8 +101,8 @@ struct Invoker<kernel> {
 /// Registers `kernel` of the variant being compiled when the program starts.
 template <auto kernel, int wave, bool with_faults>
 struct Registrar {
-  explicit Registrar(std::string_view name) {
-    register_kernel({name, wave, with_faults, 0, Invoker<kernel>::kSizes.data(),
+  Registrar(std::string_view name, std::uint32_t max_threads) {
+    register_kernel({name, wave, with_faults, max_threads, Invoker<kernel>::kSizes.data(),
                      static_cast<std::uint32_t>(Invoker<kernel>::kSizes.size()),
                      &Invoker<kernel>::run});
   }
@@ -134,15 +131,16 @@ inline void __syncthreads(const std::source_location& site = std::source_locatio
 
 #define MONOREF_DEVICE [[maybe_unused]] static inline
 #define MONOREF_MEMBER
-#define MONOREF_KERNEL(max_threads)                                                         \
-  static const ::monoref::simt::host::KernelLimit MONOREF_SIMT_JOIN(monoref_kernel_limit_,  \
-                                                                    __LINE__){max_threads}; \
-  static void
+#define MONOREF_BLOCK_COLLECTIVE
+#define MONOREF_WAVE_COLLECTIVE
+#define MONOREF_KERNEL(max_threads, name)                                    \
+  static constexpr ::std::uint32_t monoref_max_threads_##name = max_threads; \
+  static void name
 #define MONOREF_REGISTER(name)                                            \
   static const ::monoref::simt::host::Registrar<&name, MONOREF_SIMT_WAVE, \
                                                 MONOREF_SIMT_FAULTS != 0> \
   MONOREF_SIMT_JOIN(monoref_registrar_, __LINE__) {                       \
-    #name                                                                 \
+    #name, monoref_max_threads_##name                                     \
   }
 
 // The key is a variable of its own for each declaration; only its address matters.
@@ -158,11 +156,20 @@ inline void __syncthreads(const std::source_location& site = std::source_locatio
 // NOLINTEND(bugprone-macro-parentheses)
 
 #if MONOREF_SIMT_FAULTS
-#define MONOREF_FAULT(name)               \
+#define MONOREF_IS_ACTIVE_(name)          \
   (::monoref::simt::host::active_fault == \
    ::std::integral_constant<::std::uint64_t, ::monoref::simt::fault_hash(#name)>::value)
+#define MONOREF_FAULT(name, ...) \
+  (static_cast<void>(MONOREF_FAULT_NAME(name, __VA_ARGS__)), MONOREF_IS_ACTIVE_(name))
+#define MONOREF_FAULT_AT(name) \
+  (static_cast<void>(MONOREF_FAULT_NAME_AT(name)), MONOREF_IS_ACTIVE_(name))
+#define MONOREF_FAULT_ELSEWHERE(name, ...)                            \
+  [[maybe_unused]] static const ::std::string_view MONOREF_SIMT_JOIN( \
+      monoref_elsewhere_, __LINE__) = MONOREF_FAULT_NAME(name, __VA_ARGS__)
 #else
-#define MONOREF_FAULT(name) false
+#define MONOREF_FAULT(name, bug_case, what, ...) false
+#define MONOREF_FAULT_AT(name) false
+#define MONOREF_FAULT_ELSEWHERE(name, bug_case, what, ...) static_assert(true)
 #endif
 
 namespace monoref::simt {
@@ -181,26 +188,25 @@ inline void demand_aligned(const void* address, std::size_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0) host::misaligned(address, bytes);
 }
 
-template <class T>
+template <LaneValue T>
 T shuffle(T value, int source, const host::Site& site = host::Site::current()) {
-  static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   const auto bits = host::shuffle_bits(__builtin_bit_cast(Bits, value), source, site);
   return __builtin_bit_cast(T, static_cast<Bits>(bits));
 }
 
-template <class T>
+template <LaneValue T>
 T shuffle_xor(T value, int mask, const host::Site& site = host::Site::current()) {
   return shuffle(value, lane() ^ mask, site);
 }
 
-template <class T>
+template <LaneValue T>
 T shuffle_up(T value, int distance, const host::Site& site = host::Site::current()) {
   const int source = lane() - distance;
   return shuffle(value, source < 0 ? lane() : source, site);
 }
 
-template <class T>
+template <LaneValue T>
 T shuffle_down(T value, int distance, const host::Site& site = host::Site::current()) {
   const int source = lane() + distance;
   return shuffle(value, source >= kWave ? lane() : source, site);
@@ -218,16 +224,14 @@ inline bool all(bool predicate, const host::Site& site = host::Site::current()) 
   return host::ballot_bits(!predicate, site) == 0;
 }
 
-template <class T>
+template <AtomicWord T>
 T atomic_compare_exchange(T* at, T expected, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
 
-template <class T>
+template <AtomicWord T>
 T atomic_exchange(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
 
@@ -245,37 +249,31 @@ T atomic_update(T* at, Update update) {
   }
 }
 
-template <class T>
+template <AtomicSum T>
 T atomic_add(T* at, T value) {
-  static_assert(std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint32_t> ||
-                std::is_same_v<T, std::uint64_t> || std::is_same_v<T, float>);
   if constexpr (std::is_same_v<T, float>)
     return atomic_update(at, [value](float old) { return old + value; });
   else
     return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
 }
 
-template <class T>
+template <AtomicWord T>
 T atomic_max(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return atomic_update(at, [value](T old) { return old < value ? value : old; });
 }
 
-template <class T>
+template <AtomicWord T>
 T atomic_min(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return atomic_update(at, [value](T old) { return value < old ? value : old; });
 }
 
-template <class T>
+template <AtomicWord T>
 T load_acquire(const T* at) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
-template <class T>
+template <AtomicWord T>
 void store_release(T* at, T value) {
-  static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
 

@@ -199,15 +199,6 @@ Stage attention_merge_stage() {
       {"split_invariance", "a partition of masked keys changes nothing",
        masked_partitions_do_not_matter},
   };
-  stage.mutants = {
-      {"merge_natural_base", "T21", "weights by powers of 2 instead of e"},
-      {"merge_weight_without_l", "T21", "weights without the sum of p"},
-      {"merge_maximum_of_first", "T21", "the first partition's maximum is taken for all"},
-      {"merge_last_partition_dropped", "S07", "the last partition does not take part"},
-      {"merge_order_reversed", "D01", "partitions are added from the last"},
-      {"merge_contraction_swapped", "own", "fused and separate sums are swapped"},
-      {"merge_empty_row_unwritten", "S26", "a head of which no partition saw a key is not written"},
-  };
   return stage;
 }
 

@@ -123,10 +123,6 @@ Stage auxiliary_state_stage() {
       row_independence({"hidden", "residual"}),
       {"copy", "without a residual the state is hidden, bit for bit", without_residual_a_copy},
   };
-  stage.mutants = {
-      {"aux_residual_missing", "own", "hidden alone, also where there is a residual"},
-      {"aux_residual_of_first_row", "own", "the residual of the first row for all"},
-  };
   stage.golden_bytes = 1 << 16;
   return stage;
 }

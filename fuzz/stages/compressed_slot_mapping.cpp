@@ -302,19 +302,6 @@ Stage compressed_slot_mapping_stage() {
        lengths_count_slots},
       {"no_ratio", "ratios 0 and 1 are the same (T12)", zero_and_one_are_no_ratio},
   };
-  stage.mutants = {
-      {"slots_first_key_of_group", "T12", "a group is stored when its first key arrives"},
-      {"slots_of_positions", "T12", "the position itself taken for the compressed position"},
-      {"slots_prefix_ignored", "T14", "positions counted from the first token of the step"},
-      {"slots_block_size_of_keys", "P03", "blocks as large as the keys they stand for (also P09)"},
-      {"slots_owner_ignored", "T19", "every rank stores every key"},
-      {"slots_interleave_1", "T19", "keys dealt to the ranks one by one"},
-      {"slots_nothing_is_slot_0", "P10", "tokens that store nothing get slot 0"},
-      {"slots_of_no_block", "P11", "a negative block id used as an address"},
-      {"slots_32_bits", "O07", "slots computed in 32 bits"},
-      {"slots_stale_padding", "T26", "slots of padding tokens not written"},
-      {"slots_table_stride_ignored", "T08", "table rows taken to be as far apart as they are wide"},
-  };
   return stage;
 }
 

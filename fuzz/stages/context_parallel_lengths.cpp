@@ -114,10 +114,6 @@ Stage context_parallel_lengths_stage() {
       {"partition", "the ranks' shares add up to the length (T19)", shares_add_up},
       {"growth", "a token more is at most one key more", shares_grow_by_owner},
   };
-  stage.mutants = {
-      {"length_interleave_1", "T19", "keys dealt to the ranks one by one, whatever the interleave"},
-      {"length_rest_to_rank_0", "T19", "the keys of the last round all on rank 0"},
-  };
   return stage;
 }
 

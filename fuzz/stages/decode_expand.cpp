@@ -389,27 +389,6 @@ Stage decode_expand_stage() {
       {"index_validity", "clamped lengths are neither negative nor beyond the model's limit",
        lengths_are_legal},
   };
-  stage.mutants = {
-      {"length_divided_twice", "T12", "compressed lengths divided by the ratio once more"},
-      {"length_rounded_up", "T12", "an incomplete group counts as a key"},
-      {"expand_offset_after_division", "T12", "the token's offset added to the compressed length"},
-      {"expand_localised_first", "T19", "the token's offset added to the local length"},
-      {"expand_not_clamped", "T22", "lengths below 0 stay negative"},
-      {"expand_limit_ignored", "T09", "lengths beyond the model's limit stay"},
-      {"expand_request_modulo", "T03", "a row belongs to request row mod requests"},
-      {"expand_stale_tail", "D04", "lengths behind the step's rows are not zeroed (also T06)"},
-      {"expand_last_column_dropped", "T08", "last table column not copied"},
-      {"expand_extra_columns_stale", "T08", "columns behind the source width not zeroed"},
-      {"expand_length_stride_ignored", "T05", "lengths read as if contiguous"},
-      {"expand_source_stride_ignored", "T08",
-       "source rows taken to be as far apart as they are wide"},
-      {"expand_destination_stride_ignored", "T08",
-       "destination rows taken to be as far apart as they are wide"},
-      {"expand_length_off_by_one", "own", "every length one short"},
-      {"expand_decode_len_kept", "own", "flattened rows keep the query's length"},
-      {"expand_length_of_every_request", "own",
-       "under compression every request has a length, not every token as in the original"},
-  };
   return stage;
 }
 

@@ -176,7 +176,10 @@ class StepLinks {
     // Before layer 0 there is no residual yet.
     append_auxiliary(links, 0, dense ? prefix_ + "embedding" : hidden, "");
     if (dense) append_auxiliary(links, 1, hidden, prefix_ + "residual");
-    if (planted_("runner_start_not_copied") && step_ > 0) return;
+    if (planted_(MONOREF_FAULT_NAME(runner_start_not_copied, "D04",
+                                    "a step starts from what the one before left")) &&
+        step_ > 0)
+      return;
     append_on_ranks(links, [&](std::int64_t rank) -> ChainLink {
       return {"start",
               "auxiliary_state",
@@ -198,22 +201,35 @@ class StepLinks {
     layer.link_prefix = prefix_ + layer_name(i);
     layer.layer_prefix = layer_name(i);
     layer.step_prefix = prefix_;
-    layer.ar_in = "ars" + (planted_("runner_parity_swapped") && i > 0 ? to : from);
+    layer.ar_in =
+        "ars" + (planted_(MONOREF_FAULT_NAME(runner_parity_swapped, "own",
+                                             "a layer reads the buffer that it writes")) &&
+                         i > 0
+                     ? to
+                     : from);
     layer.residual_in = i == 0 ? prefix_ + "residual" : "h_mids" + from;
-    if (planted_("runner_residual_of_previous_layer") && i > 0)
+    if (planted_(MONOREF_FAULT_NAME(runner_residual_of_previous_layer, "own",
+                                    "a layer's residual is one layer old")) &&
+        i > 0)
       layer.residual_in = i == 1 ? prefix_ + "residual" : "h_mids" + to;
     layer.ar_out = "ars" + to;
     layer.h_mid_out = "h_mids" + to;
     layer.append_to(links);
-    const std::string& hidden = planted_("runner_aux_before_layer") ? layer.ar_in : layer.ar_out;
+    const std::string& hidden =
+        planted_(MONOREF_FAULT_NAME(runner_aux_before_layer, "own",
+                                    "auxiliary states of what a layer read"))
+            ? layer.ar_in
+            : layer.ar_out;
     append_auxiliary(links, item_.integer("dense_layers") + i + 1, hidden, layer.h_mid_out);
   }
 
   void append_end(std::vector<ChainLink>& links) const {
     const std::int64_t layers = item_.integer("layers");
     const std::string last = std::to_string(layers % 2);
-    const std::string read =
-        planted_("runner_final_norm_of_other_buffer") ? std::to_string((layers + 1) % 2) : last;
+    const std::string read = planted_(MONOREF_FAULT_NAME(runner_final_norm_of_other_buffer, "own",
+                                                         "the final norm reads the other parity"))
+                                 ? std::to_string((layers + 1) % 2)
+                                 : last;
     append_on_ranks(links, [&](std::int64_t rank) -> ChainLink {
       return {"final_norm",
               "final_norm",
@@ -246,7 +262,11 @@ class StepLinks {
 
   /// Reductions count on through layers and steps.
   std::int32_t tag(std::int64_t layer) const {
-    const std::int64_t before = planted_("runner_tags_per_step") ? 0 : step_;
+    const std::int64_t before =
+        planted_(MONOREF_FAULT_NAME(runner_tags_per_step, "D03",
+                                    "the reductions of every step use the same tags"))
+            ? 0
+            : step_;
     const std::int64_t reductions = 2 * (before * item_.integer("layers") + layer);
     return static_cast<std::int32_t>(
         static_cast<std::uint32_t>(item_.integer("first_tag") + reductions));
@@ -526,14 +546,6 @@ Stage decode_step_stage() {
   stage.properties = {
       {"fresh_buffers", "a step finds nothing of the one before", buffers_do_not_matter},
       {"runner", "the runner of the reference finds the same", runner_agrees}};
-  stage.mutants = {
-      {"runner_parity_swapped", "own", "a layer reads the buffer that it writes"},
-      {"runner_residual_of_previous_layer", "own", "a layer's residual is one layer old"},
-      {"runner_aux_before_layer", "own", "auxiliary states of what a layer read"},
-      {"runner_final_norm_of_other_buffer", "own", "the final norm reads the other parity"},
-      {"runner_start_not_copied", "D04", "a step starts from what the one before left"},
-      {"runner_tags_per_step", "D03", "the reductions of every step use the same tags"},
-  };
   stage.golden_cases = 1;  // of the smallest layers: weights are large
   stage.golden_bytes = 1'700'000;
   return stage;

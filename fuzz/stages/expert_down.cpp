@@ -327,27 +327,6 @@ Stage expert_down_stage() {
       {"shared_alone", "without routed weights the shared expert stands alone",
        the_shared_expert_stands_alone},
   };
-  stage.mutants = {
-      {"down_expert_grouped_twice", "M16", "an expert of several rows stands twice in the list"},
-      {"down_experts_descending", "D01", "the wide form goes through the experts from the last"},
-      {"down_factor_missing", "M12", "the routed experts' factor is not applied"},
-      {"down_factor_on_shared", "M11", "the factor is applied to the shared expert too"},
-      {"down_factor_twice", "M11", "the factor is applied twice"},
-      {"down_id_of_padded_row_used", "M15", "an id out of range is used"},
-      {"down_last_tile_lost", "X03", "the last tile of rows is not written"},
-      {"down_mid_scale_of_first_slot", "P18", "every slot has the scales of the first"},
-      {"down_narrow_order_in_wide", "D01", "the wide form adds in the order of the narrow one"},
-      {"down_odd_places_as_even", "D01", "every expert's units start with wave 0"},
-      {"down_partials_reversed", "D01", "partial sums are added from the last wave"},
-      {"down_products_in_bf16", "own", "weighted products are rounded to BF16"},
-      {"down_shared_lost", "M14", "the shared expert is taken for an invalid id"},
-      {"down_shared_weighs_as_routed", "M11", "the shared expert has a routed one's weight"},
-      {"down_weight_of_wrong_slot", "own", "a slot has its neighbour's route weight"},
-      {"down_wide_one_row_late", "own", "the wide form starts one row later"},
-      {"down_zero_columns_left_out", "own", "rows that are not routed to an expert skip it"},
-      {"mx_scale_padding_forgotten", "X01", "scales are indexed by their unpadded count"},
-      {"mx_pad_column_read", "X01", "a column of padding is taken for a scale"},
-  };
   return stage;
 }
 

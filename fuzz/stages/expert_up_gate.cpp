@@ -243,29 +243,6 @@ Stage expert_up_gate_stage() {
       {"garbage_ids", "ids that name no expert do not matter", garbage_ids_do_not_matter},
       {"binade_exchange", "a power of two may move between the operands", binades_may_be_exchanged},
   };
-  stage.mutants = {
-      {"upg_alpha_dropped", "G01", "alpha is 1"},
-      {"upg_beta_dropped", "G01", "beta is 0"},
-      {"upg_gate_clamped_below", "G01", "the gate is clamped on both sides"},
-      {"upg_halves_as_interleaved", "G05", "gate and up rows are taken to alternate"},
-      {"upg_id_of_padded_row_used", "M15", "an id out of range is used"},
-      {"mx_k_order_reversed", "D01", "a slice walks its k from the end"},
-      {"upg_last_tile_lost", "X03", "the last tile of rows is not written"},
-      {"upg_limit_ignored", "G02", "nothing is clamped"},
-      {"upg_only_first_tile_of_tokens", "own", "an expert serves its first 16 tokens only"},
-      {"upg_partials_in_bf16", "own", "partial sums are rounded to BF16"},
-      {"upg_partials_reversed", "D01", "partial sums are added from the last slice"},
-      {"upg_shared_lost", "M14", "the shared expert is taken for an invalid id"},
-      {"upg_up_clamped_above_only", "G01", "up is clamped from above only"},
-      {"upg_x_scale_of_first_token", "P18", "every token has the scales of the first"},
-      {"mx_byte_0_as_0", "X07", "scale byte 0 is zero"},
-      {"mx_byte_255_as_inf", "X06", "scale byte 255 is Inf"},
-      {"mx_nibbles_swapped", "own", "the high nibble is the even element"},
-      {"mx_scale_halves_swapped", "X05", "the halves of a group of scales are swapped"},
-      {"mx_scale_of_other_tile", "X05", "a tile has the scales of its neighbour"},
-      {"mx_scales_not_shuffled", "X05", "scales are read as if plain"},
-      {"mx_weights_not_shuffled", "P07", "weights are read as if plain"},
-  };
   return stage;
 }
 

@@ -165,12 +165,6 @@ Stage final_norm_stage() {
       row_independence({"ar", "res"}),
       {"symmetry", "row and residual may change places", residual_and_row_may_change_places},
   };
-  stage.mutants = {
-      {"final_norm_residual_missing", "own", "the layer output alone is normalised"},
-      {"final_norm_of_rounded_sum", "own", "the norm goes on with the rounded sum"},
-      {"final_norm_eps_outside_root", "own", "eps added to the root"},
-      {"final_norm_gamma_without_one", "own", "weight gamma instead of gamma + 1"},
-  };
   stage.golden_bytes = 1 << 16;
   return stage;
 }

@@ -550,26 +550,6 @@ Stage fp8_attention_partition_stage() {
       {"poison_invariance", "table entries past the context change nothing",
        unused_entries_do_not_matter},
   };
-  stage.mutants = {
-      {"attention_future_key_admitted", "S06", "the key behind the context takes part"},
-      {"attention_tail_as_full", "S06", "the last block counts as whole"},
-      {"attention_mask_after_maximum", "F07", "masked keys take part in the maximum"},
-      {"attention_maximum_of_neighbour_head", "S10", "the maximum is that of the next head"},
-      {"attention_l_of_masked_waves_skipped", "own", "waves of masked keys are left out of l"},
-      {"attention_l_of_rounded_p", "F07", "l sums the rounded probabilities"},
-      {"attention_p_unscaled", "F07", "probabilities are rounded unscaled"},
-      {"attention_k_scale_dropped", "F10", "the scale of K is not applied"},
-      {"attention_v_scale_dropped", "F10", "the scale of V is not applied"},
-      {"attention_v_scale_twice", "F10", "the scale of V is applied twice"},
-      {"attention_scale_of_head_0", "P18", "every K/V head has the scales of head 0"},
-      {"attention_selection_of_head_0", "S10", "every K/V head has the selection of head 0"},
-      {"attention_k_fnuz_as_fn", "F01", "FNUZ keys are read as FN"},
-      {"attention_v_in_k_layout", "P16", "V is read in the order of K"},
-      {"attention_v_not_zeroed", "F09", "V of masked keys counts as what memory holds"},
-      {"attention_page_16_bits", "O01", "page id cut to 16 bits"},
-      {"attention_waves_reversed", "D01", "waves are added from the last"},
-      {"attention_empty_partition_unwritten", "S26", "a partition without keys is not written"},
-  };
   return stage;
 }
 

@@ -145,25 +145,6 @@ Stage glm5next_indexer_stage() {
   stage.recordings = {"glm5next_indexer", "glm5next_expand_pools"};
   stage.adopt = adopt;
   stage.properties = all_properties();
-  stage.mutants = {
-      {"grid_start_uniform", "T03", "a request's tokens start at request times the grid's width"},
-      {"grid_start_inclusive", "own", "a request's tokens start behind its own"},
-      {"grid_intra_from_batch", "own", "places counted from the batch's first token"},
-      {"grid_padding_stale", "D04", "padding rows of the grid not written"},
-      {"grid_token_stride_ignored", "T05", "tokens read as if contiguous"},
-      {"topk_lens_are_positions", "own", "lengths without the token itself"},
-      {"topk_lens_stride_ignored", "T05", "positions read as if contiguous"},
-      {"causal_fill_own_key_missing", "own", "a row without the token itself"},
-      {"causal_fill_stale_tail", "D04", "columns behind the position not written"},
-      {"causal_fill_stride_ignored", "T08", "rows taken to be as far apart as they are wide"},
-      {"pools_tail_missing", "own", "tokens behind the last whole pool dropped"},
-      {"pools_tail_of_full_pool", "own", "a complete last pool repeated as the tail"},
-      {"pools_tail_past_end", "own", "the tail runs past the sequence"},
-      {"pools_negative_expanded", "own", "an unused place expands to negative tokens"},
-      {"pools_token_major", "own", "columns ordered by token, then by pool"},
-      {"pools_row_stride_ignored", "T05", "rows of pools read as if dense"},
-      {"pools_id_stride_ignored", "T05", "pool ids of a row read as if contiguous"},
-  };
   return stage;
 }
 

@@ -379,26 +379,6 @@ Stage index_cache_insert_stage() {
        only_named_slots_change},
       {"row_independence", "the order of the rows does not matter", order_does_not_matter},
   };
-  stage.mutants = {
-      {"insert_negative_slot_written", "P11", "slot -1 writes below the base of the cache"},
-      {"insert_negative_slot_wraps", "P10", "slot -1 writes the last slot"},
-      {"insert_capacity_off_by_one", "P14", "slot == capacity is written"},
-      {"insert_rows_beyond_slots", "P13", "loop bound from the key rows"},
-      {"insert_slots_beyond_rows", "P13", "loop bound from the slots"},
-      {"insert_slot_low_32_bits", "O07", "only the low 32 bits of a slot count"},
-      {"insert_offset_31_bits", "O02", "cache offset in 31 bits"},
-      {"insert_block_16_bits", "O01", "block id cut to 16 bits"},
-      {"insert_block_stride_ignored", "P03", "blocks taken to be as far apart as they are large"},
-      {"insert_token_stride_ignored", "P06", "tokens taken to be as far apart as they are wide"},
-      {"insert_key_stride_ignored", "N01", "key rows taken to be as far apart as they are wide"},
-      {"insert_dim_stride_ignored", "N01", "key elements taken to be contiguous"},
-      {"insert_key_in_16_bytes", "P06", "key rows start at a multiple of 16 bytes"},
-      {"insert_slot_stride_ignored", "T05", "slots read as if contiguous"},
-      {"insert_tiled_rows", "P07", "keys stored as 16x16 tiles"},
-      {"insert_partial_unit_dropped", "own",
-       "elements behind the last whole 16-byte unit not copied"},
-      {"insert_last_row_dropped", "own", "last key row not stored"},
-  };
   return stage;
 }
 

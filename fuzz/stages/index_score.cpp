@@ -395,22 +395,6 @@ Stage index_score_stage() {
       {"poison_invariance", "blocks that are not scored are not looked up",
        unscored_blocks_are_not_read},
   };
-  stage.mutants = {
-      {"score_future_key_admitted", "S20", "the key behind the row's context takes part"},
-      {"score_tail_as_full", "S06", "the last block counts as whole"},
-      {"score_context_of_last_row", "T19", "every row sees as far as its request's last row"},
-      {"score_new_keys_unseen", "own", "keys of this step do not take part"},
-      {"score_maximum_from_zero", "own", "the maximum starts at 0 instead of -Inf"},
-      {"score_maximum_over_heads", "S10", "heads share one maximum"},
-      {"score_nan_dropped", "own", "a NaN key is passed over"},
-      {"score_scale_dropped", "own", "scores are not scaled"},
-      {"score_scale_without_log2e", "T21", "the scale lacks log2 e"},
-      {"score_block_id_is_position", "S11", "the logical block is taken for the physical one"},
-      {"score_block_offset_31_bits", "O02", "offset of a block in 31 bits"},
-      {"score_token_stride_ignored", "P06", "keys taken to be as far apart as they are long"},
-      {"score_token_and_head_swapped", "S04", "query read as [head, row] instead of [row, head]"},
-      {"score_shard_off_by_one", "T19", "a rank scores its neighbour's blocks"},
-  };
   return stage;
 }
 

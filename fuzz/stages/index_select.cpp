@@ -417,27 +417,6 @@ Stage index_select_stage() {
       {"request_independence", "requests in another order select the same blocks",
        requests_are_independent},
   };
-  stage.mutants = {
-      {"select_tie_reversed", "S14", "equal keys rank by the other tie rule"},
-      {"select_equal_keys_collide", "S12", "equal keys take one place"},
-      {"select_nan_first", "S12", "a NaN ranks first"},
-      {"select_negative_zero_lower", "S14", "-0 ranks below +0"},
-      {"select_init_wins_over_local", "own", "a block that is both counts as an init block"},
-      {"select_pinned_score_read", "S06", "the score of a pinned block is read"},
-      {"select_scores_of_head_0", "S10", "every head selects by the scores of head 0"},
-      {"select_first_4096_blocks", "S17", "blocks from 4096 on are not looked at"},
-      {"select_short_row_by_key", "own", "short contexts are ranked by score"},
-      {"select_tail_counted_full", "S03", "the last block counts as whole"},
-      {"select_tail_in_place", "own", "the last block stays where it was ranked"},
-      {"select_page_stride_8", "P05", "page stride 8 for packed sides"},
-      {"select_stale_slots", "S06", "slots without a block are not written"},
-      {"select_unused_slots_minus_one", "S12", "slots without a block hold -1"},
-      {"select_table_of_row_0", "T01", "pages of the first row's table"},
-      {"select_context_of_last_row", "T11", "every row is as long as its request's last row"},
-      {"select_empty_row_unwritten", "S26", "a row without tokens is not written"},
-      {"candidates_of_next_rank", "T19", "a rank brings its neighbour's blocks"},
-      {"merge_last_rank_ignored", "T19", "the last rank's candidates are not merged"},
-  };
   return stage;
 }
 

@@ -374,12 +374,6 @@ Stage indexer_metadata_build_stage() {
   stage.recordings = {"indexer_metadata", "indexer_metadata_b12x"};
   stage.adopt = adopt_indexer_metadata;
   stage.properties = indexer_metadata_properties();
-  stage.mutants = {
-      {"expand_wide_row_spills", "T08",
-       "a table wider than the original's buffer is copied whole, into the next row"},
-      {"expand_length_of_every_request", "own",
-       "under compression every request has a length, not every token as in the original"},
-  };
   return stage;
 }
 

@@ -556,28 +556,6 @@ Stage kv_cache_insert_stage() {
       {"sides_apart", "neither V nor index keys depend on K", sides_are_independent},
       {"scale_linearity", "keys and their scale doubled give the same codes", scale_is_linear},
   };
-  stage.mutants = {
-      {"kv_negative_slot_is_zero", "P11", "slot -1 writes slot 0"},
-      {"kv_negative_slot_wraps", "P10", "slot -1 writes the last slot"},
-      {"kv_slot_modulo_capacity", "P14", "a slot beyond the cache wraps"},
-      {"kv_slot_32_bits", "O07", "only the low 32 bits of a slot count"},
-      {"kv_key_into_value_pages", "P16", "keys written to the pages of V"},
-      {"kv_value_by_k_scale", "F10", "V divided by the scale of K"},
-      {"kv_value_into_head_0", "S22", "values of every head written to head 0"},
-      {"kv_scaling_swapped", "N08", "division for the reciprocal and the reverse"},
-      {"kv_key_source_rounded", "F06", "keys rounded to BF16 against the contract"},
-      {"kv_key_source_unrounded", "F06", "keys not rounded to BF16 against the contract"},
-      {"kv_last_row_dropped", "own", "last row not stored"},
-      {"e4m3_fnuz_as_fn", "F01", "FNUZ encoded as FN"},
-      {"e4m3_top_binade_lost", "F03", "the top binade collapses to the largest number"},
-      {"e4m3_negative_zero_is_nan", "F04", "small negatives become the FNUZ NaN"},
-      {"e4m3_through_bf16", "F06", "numbers rounded to BF16 before they are encoded"},
-      {"e4m3_ties_away", "F03", "ties away from zero"},
-      {"e4m3_subnormals_flushed", "F16", "subnormal codes flushed to zero"},
-      {"e4m3_clamp_missing", "F16", "saturation missing"},
-      {"e4m3_clamp_extra", "F16", "saturation where the contract has NaN"},
-      {"bf16_truncated", "own", "BF16 cut off instead of rounded"},
-  };
   return stage;
 }
 

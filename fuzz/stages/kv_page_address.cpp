@@ -177,18 +177,6 @@ Stage kv_page_address_stage() {
       {"injectivity", "different elements have different bytes", addresses_are_injective},
       {"bijection", "the offset, taken apart, names its slot, head and dim", addresses_decode},
   };
-  stage.mutants = {
-      {"address_v_view_start", "P16", "V view starts at the buffer instead of 8 pages later"},
-      {"address_pages_of_one_side", "P05", "8 pages a block for packed sides"},
-      {"address_v_as_k", "P07", "V laid out as K"},
-      {"address_run_of_8", "own", "unit of 8 elements for FP8"},
-      {"address_page_16_bits", "O01", "page id cut to 16 bits"},
-      {"address_32_bits", "O07", "offset in 32 bits"},
-      {"address_negative_slot", "P11", "slot -1 gets an address"},
-      {"address_slot_rebased_twice", "own", "slot rebased before it is used"},
-      {"address_heads_as_dims", "S22", "heads and dims exchanged"},
-      {"address_elements_as_bytes", "own", "element offset taken for a byte offset"},
-  };
   return stage;
 }
 

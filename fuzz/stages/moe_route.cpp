@@ -395,31 +395,6 @@ Stage moe_route_stage() {
        the_factor_enters_once},
       {"weight_sum", "renormalised weights add up to the factor", weights_add_up},
   };
-  stage.mutants = {
-      {"route_bias_ignored", "own", "experts are ranked by their scores"},
-      {"route_bias_before_sigmoid", "own", "the bias is added to the logit"},
-      {"route_score_from_key", "M02", "the score is the key without the bias again"},
-      {"route_weights_biased", "M09", "weights are of the biased scores"},
-      {"route_factor_twice", "M11", "the factor enters twice"},
-      {"route_factor_on_shared", "M11", "the shared expert is scaled too"},
-      {"route_factor_missing", "M12", "the factor is left out"},
-      {"route_factor_unless_renormalised", "M12", "the factor enters only without renormalisation"},
-      {"route_floor_missing", "M01", "the sum of scores has no floor"},
-      {"route_renormalise_ignored", "M07", "weights are never divided by their sum"},
-      {"route_renormalise_all", "own", "divided by the sum over all experts"},
-      {"route_renormalise_with_shared", "own", "the shared expert counts in the sum"},
-      {"route_sum_in_order", "own", "selected scores are added one after the other"},
-      {"route_key_plain_bits", "own", "keys of negative numbers run backwards"},
-      {"route_low_bits_kept", "own", "near-equal keys do not tie"},
-      {"route_tie_higher_expert", "own", "ties go to the other expert"},
-      {"route_logit_not_rounded", "own", "the logit is not rounded to BF16"},
-      {"route_natural_base", "own", "2^-x for e^-x"},
-      {"route_nan_swapped", "M04", "NaN keys rank at the other end"},
-      {"route_nan_is_nobody", "M04", "an expert with a NaN key cannot be selected"},
-      {"route_nan_row_out_of_range", "M04", "a row of NaN has ids out of range"},
-      {"route_shared_id_wrong", "M14", "the shared expert has another id"},
-      {"route_shared_lost", "M14", "the shared expert has no slot"},
-  };
   return stage;
 }
 

@@ -248,15 +248,6 @@ Stage mx_quant_stage() {
       {"scale_linearity", "twice a block is the next scale and the same codes",
        blocks_scale_exactly},
   };
-  stage.mutants = {
-      {"mxq_amax_of_neighbour", "own", "a block has its neighbour's scale"},
-      {"mxq_amax_signed", "own", "the largest number instead of the largest magnitude"},
-      {"mxq_byte_0_allowed", "X07", "the scale byte is not clamped to 1"},
-      {"mxq_clamp_missing", "F16", "elements past 448 are not clamped"},
-      {"mxq_floor_for_ceil", "X08", "the scale is rounded down"},
-      {"mxq_nan_lost", "own", "a NaN does not reach its code or the scale"},
-      {"mxq_switch_at_1_75", "X08", "the scale switches at 1.75 times a power of two"},
-  };
   return stage;
 }
 

@@ -169,15 +169,6 @@ Stage o_projection_stage() {
       row_independence({"a8", "a_scale"}),
       {"scale_sensitivity", "twice either scale is twice the output", scales_apply_once},
   };
-  stage.mutants = {
-      {"oproj_partials_reversed", "D01", "partial sums are added from the last wave"},
-      {"oproj_k_order_reversed", "D01", "a wave walks its quarter from the end"},
-      {"oproj_slices_rotated", "own", "waves own each other's quarters"},
-      {"oproj_partials_in_bf16", "own", "partial sums are rounded to BF16"},
-      {"oproj_weights_not_shuffled", "P07", "weights are read as if plain"},
-      {"oproj_x_scale_of_first_token", "P18", "every token has the scale of the first"},
-      {"oproj_w_scale_of_wrong_row", "P18", "a row has its neighbour's scale"},
-  };
   return stage;
 }
 

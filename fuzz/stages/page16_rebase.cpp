@@ -174,21 +174,6 @@ Stage page16_rebase_stage() {
   stage.properties = {{"slots_keep_their_block",
                        "a rebased slot is the same token of the same block",
                        slots_keep_their_block}};
-  stage.mutants = {
-      {"rebase_block_not_rebased", "P05", "ids copied without the factor"},
-      {"rebase_negative_block_kept", "own", "negative ids keep their value"},
-      {"rebase_block_16_bits", "O01", "block id cut to 16 bits"},
-      {"rebase_negative_slot_rebased", "P10", "slot -1 treated as a slot"},
-      {"rebase_slot_by_page", "S09", "slots rebased by the page of 16 instead of the block of 128"},
-      {"rebase_slot_twice", "own", "slots rebased twice"},
-      {"rebase_slot_32_bits", "O07", "slots computed in 32 bits"},
-      {"rebase_source_stride_ignored", "T08",
-       "source rows taken to be as far apart as they are wide"},
-      {"rebase_destination_stride_ignored", "T08",
-       "destination rows taken to be as far apart as they are wide"},
-      {"rebase_last_column_dropped", "T08", "last table column not written"},
-      {"rebase_slot_stride_ignored", "T05", "slots read as if contiguous"},
-  };
   return stage;
 }
 

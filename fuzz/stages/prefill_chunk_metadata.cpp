@@ -338,16 +338,6 @@ Stage prefill_chunk_metadata_stage() {
       {"partition", "the ranks' keys add up to all keys", shares_add_up},
       {"no_ratio", "ratios 0 and 1 are the same (T12)", zero_and_one_are_no_ratio},
   };
-  stage.mutants = {
-      {"chunk_prefix_ignored", "T14", "positions counted from the first query"},
-      {"chunk_positions_of_slice", "own", "positions counted from the end of the slice"},
-      {"chunk_slice_start_kept", "own", "rows of the slice written where the whole chunk's are"},
-      {"chunk_queries_not_rebased", "own", "queries counted from the batch, not from the chunk"},
-      {"chunk_key_of_query_missing", "own", "a query does not see its own key"},
-      {"chunk_request_off_by_one", "own", "keys named after the next request"},
-      {"chunk_sum_exclusive", "own", "prefix sums without the request itself"},
-      {"chunk_sum_of_pass_lost", "own", "prefix sums start again with each pass of the block"},
-  };
   return stage;
 }
 

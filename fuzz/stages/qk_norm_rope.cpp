@@ -346,22 +346,6 @@ Stage qk_norm_rope_stage() {
        untouched_dims_are_the_norm},
       {"values_apart", "the projection's v changes nothing", values_do_not_matter},
   };
-  stage.mutants = {
-      {"rope_eps_outside_root", "own", "eps added to the root"},
-      {"rope_weight_without_one", "own", "weight gamma instead of gamma + 1"},
-      {"rope_norm_rounded", "own", "the norm rounded to BF16 before the rotation"},
-      {"rope_product_not_fused", "own", "both products rounded before the sum"},
-      {"rope_sine_sign", "N04", "rotation the other way round"},
-      {"rope_cos_sin_swapped", "N04", "sines taken for cosines"},
-      {"rope_interleaved_pairs", "N04", "pairs (2i, 2i + 1) instead of halves"},
-      {"rope_whole_head", "N05", "whole head rotated"},
-      {"rope_position_of_first_token", "own", "every token at the first one's position"},
-      {"rope_position_8_bits", "N07", "positions cut to 8 bits"},
-      {"rope_gamma_of_q", "N08", "every head takes the weight of q"},
-      {"rope_index_gammas_swapped", "N08", "weights of index q and index k exchanged"},
-      {"rope_element_stride_ignored", "N01", "elements of a row taken to be contiguous"},
-      {"rope_v_heads_not_skipped", "own", "index heads read from where v lies"},
-  };
   return stage;
 }
 

@@ -265,19 +265,6 @@ Stage qkv_projection_stage() {
       {"definition", "the scalar definition gives the same bits", equals_the_definition},
       {"scale_linearity", "doubling a token's scale doubles its row", scale_is_linear},
   };
-  stage.mutants = {
-      {"qkv_k_order_natural", "own", "k ascending inside a chunk"},
-      {"qkv_tokens_not_permuted", "own", "weights in walking order, activations ascending"},
-      {"qkv_weights_not_shuffled", "G05", "weights read as if in plain order"},
-      {"qkv_wrong_eighth", "own", "a wave reads another wave's slice"},
-      {"qkv_last_chunk_dropped", "own", "a slice ends one chunk early"},
-      {"qkv_partials_reversed", "own", "partial sums added from the last wave on"},
-      {"qkv_partials_in_bf16", "N02", "partial sums rounded to BF16"},
-      {"qkv_x_scale_of_first_token", "P18", "every token takes the first one's scale"},
-      {"qkv_w_scale_of_wrong_row", "P18", "a row takes its neighbour's scale"},
-      {"qkv_token_stride_ignored", "N01", "tokens taken to be as far apart as they are wide"},
-      {"qkv_nan_weight_as_number", "own", "a NaN weight counts as the number its bits would be"},
-  };
   return stage;
 }
 

@@ -240,20 +240,6 @@ Stage residual_norm_quant_stage() {
       row_independence({"ar", "res"}),
       rows_fill_the_range("x8", "x_scale", 1),
   };
-  stage.mutants = {
-      {"norm_of_rounded_sum", "own", "the norm continues with the rounded sum"},
-      {"norm_square_not_fused", "own", "squares rounded before they are added"},
-      {"norm_sum_in_bf16", "N02", "sum of squares accumulated in BF16"},
-      {"norm_eps_outside_root", "own", "eps added to the root"},
-      {"norm_weight_without_one", "own", "weight gamma instead of gamma + 1"},
-      {"norm_row_stride_ignored", "N01", "rows taken to be as far apart as they are wide"},
-      {"norm_amax_of_first_group", "own", "largest element of the first 256 only"},
-      {"norm_amax_of_next_row", "own", "scale from another row's largest element"},
-      {"norm_fp8_max_240", "F02", "240 as the maximum, whatever the contract says"},
-      {"norm_scale_by_reciprocal", "N08", "product with the reciprocal for a division"},
-      {"norm_zero_row_scale_zero", "F18", "a zero row's scale is 0"},
-      {"block_sum_padding_not_zero", "own", "lanes past the last warp's sum are not zero"},
-  };
   return stage;
 }
 

@@ -388,20 +388,6 @@ Stage router_stage() {
        experts_are_independent},
       {"weight_linearity", "twice the weights are twice the logits", logits_scale_exactly},
   };
-  stage.mutants = {
-      {"router_residual_twice", "own", "the residual is added twice"},
-      {"router_h_mid_without_residual", "own", "h_mid is the sum alone"},
-      {"router_norm_source_swapped", "own", "the norm goes on with the other form of the sum"},
-      {"router_lane_has_neighbours", "own", "a lane owns other elements than the stated ones"},
-      {"router_waves_reversed", "own", "waves are added from the last one on"},
-      {"router_eps_outside_root", "own", "eps added to the root"},
-      {"router_gamma_without_one", "own", "weight gamma instead of gamma + 1"},
-      {"router_xn_of_first_row", "T11", "logits of every row from the first row"},
-      {"router_pair_high_first", "own", "the high element of a pair is added first"},
-      {"router_chains_in_order", "own", "a lane's four chains are added one after the other"},
-      {"router_last_step_dropped", "own", "the last 512 elements are left out of the logits"},
-      {"router_gate_weight_rounded", "own", "weights of binary32 are rounded to BF16"},
-  };
   stage.golden_cases = 8;
   stage.golden_bytes = 1 << 17;
   return stage;

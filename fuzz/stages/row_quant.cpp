@@ -147,14 +147,6 @@ Stage row_quant_stage() {
       {"scale_linearity", "twice the row is twice the scale and the same codes",
        rows_scale_exactly},
   };
-  stage.mutants = {
-      {"quant_amax_signed", "own", "the largest number instead of the largest magnitude"},
-      {"quant_amax_of_first_head", "own", "the largest magnitude of the first head only"},
-      {"quant_nan_ignored", "own", "a NaN does not reach the scale"},
-      {"quant_zero_row_divided", "F18", "a row of zeros is divided by its scale of 0"},
-      {"quant_divides", "own", "elements are divided by the scale"},
-      {"quant_scale_divided", "own", "the scale is a quotient by 448"},
-  };
   return stage;
 }
 

@@ -436,37 +436,6 @@ Stage sparse_block_table_stage() {
        "a row's context is the number of its tokens, at most the causal length unless ids repeat",
        context_counts_tokens},
   };
-  stage.mutants = {
-      {"sparse_table_no_empty_row_guard", "S01", "a row without tokens keeps its stale selection"},
-      {"sparse_table_empty_row_unwritten", "S26", "a row without tokens is not written"},
-      {"sparse_table_fill_power_of_two", "S02",
-       "zero fill to the next power of two overruns the row"},
-      {"sparse_table_future_block_full", "S03", "a block beyond the causal limit counts as full"},
-      {"sparse_table_topk_row_stride_ignored", "S04", "rows of the selection read as if dense"},
-      {"sparse_table_id_stride_ignored", "S04", "ids of a row read as if dense"},
-      {"sparse_table_req_id_stride_ignored", "T05", "request ids read as if contiguous"},
-      {"sparse_table_self_from_length", "own", "own block from the length instead of the position"},
-      {"sparse_table_full_tail_empty", "own", "a tail of 128 tokens counts 0"},
-      {"sparse_table_invalid_id_as_column_0", "own", "id -1 reads table column 0"},
-      {"sparse_table_second_tail_full", "own", "a repeated tail counts as a full block"},
-      {"sparse_table_not_compacted", "own", "full blocks keep the holes between them"},
-      {"sparse_table_tail_in_place", "own", "the tail stays where it was selected"},
-      {"sparse_table_order_reversed", "own", "full blocks in reversed order"},
-      {"sparse_table_context_not_capped", "S03",
-       "context without a tail may exceed the causal length"},
-      {"sparse_table_context_at_least_1", "own", "a row without tokens has context 1"},
-      {"sparse_table_stale_columns", "D04", "unused columns are not zeroed"},
-      {"sparse_table_page_stride_8", "P05", "page stride 8 for packed sides"},
-      {"sparse_table_block_16_bits", "O01", "block id cut to 16 bits"},
-      {"sparse_table_source_stride_ignored", "T08",
-       "source rows taken to be as far apart as they are wide"},
-      {"sparse_table_destination_stride_ignored", "T08",
-       "destination rows taken to be as far apart as they are wide"},
-      {"sparse_table_request_modulo", "T03", "a row belongs to request row mod requests"},
-      {"sparse_table_table_row_of_query", "T01", "table row of the query instead of the request"},
-      {"sparse_table_position_off_by_one", "T12", "every position one short"},
-      {"sparse_table_last_query_position", "T11", "every query stands at the last position"},
-  };
   return stage;
 }
 

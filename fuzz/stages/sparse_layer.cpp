@@ -175,9 +175,6 @@ Stage sparse_layer_stage() {
   stage.properties = {{"ranks_agree", "every rank ends with the same bits", ranks_agree},
                       {"request_independence", "a request alone has the same rows, below 5 rows",
                        requests_stand_alone}};
-  stage.mutants = {{"reduce_flag_awaited_by_equality", "own",
-                    "a slow rank takes a flag that is a reduction ahead for one to wait for",
-                    true}};
   stage.golden_cases = 1;  // of the smallest layers: weights are large
   stage.golden_bytes = 1'700'000;
   return stage;

@@ -191,23 +191,6 @@ Stage token_rows_stage() {
        rows_are_independent},
       {"lengths_count_up", "lengths of a request's rows grow by one", lengths_count_up},
   };
-  stage.mutants = {
-      {"token_rows_request_modulo", "T03", "a row belongs to request row mod requests"},
-      {"token_rows_length_off_by_one", "T12", "every length one short"},
-      {"token_rows_lengths_reversed", "own",
-       "the first token of a request gets the longest length"},
-      {"token_rows_length_clamped", "T02", "negative lengths become 0"},
-      {"token_rows_source_stride_ignored", "T08",
-       "source rows taken to be as far apart as they are wide"},
-      {"token_rows_destination_stride_ignored", "T08",
-       "destination rows taken to be as far apart as they are wide"},
-      {"token_rows_length_stride_ignored", "T05", "lengths read as if contiguous"},
-      {"token_rows_last_column_dropped", "T08", "last table column not copied"},
-      {"token_rows_partial_unit_dropped", "own",
-       "columns behind the last whole 16-byte unit not copied"},
-      {"token_rows_first_token_only", "T11", "only the first token of each request written"},
-      {"token_rows_table_row_of_token", "T01", "table row of the token instead of the request"},
-  };
   return stage;
 }
 

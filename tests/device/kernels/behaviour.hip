@@ -20,7 +20,7 @@ MONOREF_DEVICE T wave_sum(T value) {
 
 /// sums[block] = the sum over the block's threads t of factor * (block * threads + t) + offset. The
 /// waves' sums meet in shared memory, and only the first wave goes on to add them. Whole waves.
-MONOREF_KERNEL(1024) monoref_test_two_level_sum(Contribution contribution, std::int32_t* sums) {
+MONOREF_KERNEL(1024, monoref_test_two_level_sum)(Contribution contribution, std::int32_t* sums) {
   MONOREF_SHARED(std::int32_t, partial, 1024 / simt::kWave);
   const int thread = simt::linear_thread();
   const int block = static_cast<int>(blockIdx.x);
@@ -38,8 +38,8 @@ MONOREF_REGISTER(monoref_test_two_level_sum);
 /// One wave; row r of moved [6, wave] holds, a lane each: shuffle from the lane mirrored, xor 3, up
 /// 2, down 5, xor 16 of a 64-bit value's high half, and the number of lanes below whose value is
 /// odd. ballots [3] = ballot of odd values; any(value > 1000); all(value <= 1000).
-MONOREF_KERNEL(64)
-monoref_test_lane_moves(const std::int32_t* values, std::int32_t* moved, std::uint64_t* ballots) {
+MONOREF_KERNEL(64, monoref_test_lane_moves)(const std::int32_t* values, std::int32_t* moved,
+                                            std::uint64_t* ballots) {
   const int lane = simt::lane();
   const std::int32_t value = values[lane];
   std::int32_t* const row = moved + lane;
@@ -62,7 +62,7 @@ monoref_test_lane_moves(const std::int32_t* values, std::int32_t* moved, std::ui
 MONOREF_REGISTER(monoref_test_lane_moves);
 
 /// Threads from `keep` on return at once; the others meet twice and sum their indices.
-MONOREF_KERNEL(1024) monoref_test_barrier_after_exit(std::uint32_t keep, std::uint32_t* sums) {
+MONOREF_KERNEL(1024, monoref_test_barrier_after_exit)(std::uint32_t keep, std::uint32_t* sums) {
   MONOREF_DYNAMIC_SHARED(std::uint32_t, seen);
   if (threadIdx.x >= keep) return;
   seen[threadIdx.x] = threadIdx.x;
@@ -77,9 +77,8 @@ MONOREF_REGISTER(monoref_test_barrier_after_exit);
 /// Every thread of the grid, n in number, adds 1 to counts[0] and counts[1], 0.5 to half[0], and
 /// puts its number into extremes [min, max]; ticket[i] = a number of its own from 0 to n - 1 (by
 /// compare and exchange on counts[2]).
-MONOREF_KERNEL(1024)
-monoref_test_atomics(std::uint32_t* counts, std::uint64_t* wide, float* half,
-                     std::int32_t* extremes, std::uint32_t* tickets) {
+MONOREF_KERNEL(1024, monoref_test_atomics)(std::uint32_t* counts, std::uint64_t* wide, float* half,
+                                           std::int32_t* extremes, std::uint32_t* tickets) {
   const std::uint32_t number = blockIdx.x * blockDim.x + threadIdx.x;
   simt::atomic_add(counts, 1U);
   simt::atomic_add(wide, std::uint64_t{1} << 32);
@@ -98,7 +97,7 @@ MONOREF_REGISTER(monoref_test_atomics);
 
 /// Each thread fills 16 KiB of its own, meets the others, and reads it back: sums[i] = the sum over
 /// k < 4096 of (i xor k).
-MONOREF_KERNEL(256) monoref_test_local_array(std::uint32_t* sums) {
+MONOREF_KERNEL(256, monoref_test_local_array)(std::uint32_t* sums) {
   volatile std::uint32_t local[4096];
   for (std::uint32_t k = 0; k < 4096; ++k) local[k] = threadIdx.x ^ k;
   __syncthreads();
@@ -109,28 +108,27 @@ MONOREF_KERNEL(256) monoref_test_local_array(std::uint32_t* sums) {
 MONOREF_REGISTER(monoref_test_local_array);
 
 /// at[index] = value, by one thread.
-MONOREF_KERNEL(64)
-monoref_test_store(std::uint8_t* at, std::int64_t index, std::uint32_t value) {
+MONOREF_KERNEL(64, monoref_test_store)(std::uint8_t* at, std::int64_t index, std::uint32_t value) {
   if (threadIdx.x == 0) at[index] = static_cast<std::uint8_t>(value);
 }
 MONOREF_REGISTER(monoref_test_store);
 
 /// out[0] = from[index], by one thread.
-MONOREF_KERNEL(64)
-monoref_test_load(const std::uint8_t* from, std::int64_t index, std::uint8_t* out) {
+MONOREF_KERNEL(64, monoref_test_load)(const std::uint8_t* from, std::int64_t index,
+                                      std::uint8_t* out) {
   if (threadIdx.x == 0) out[0] = from[index];
 }
 MONOREF_REGISTER(monoref_test_load);
 
 /// Waits, without letting anyone else run, until flag[0] is not 0.
-MONOREF_KERNEL(64) monoref_test_spin(const std::uint32_t* flag) {
+MONOREF_KERNEL(64, monoref_test_spin)(const std::uint32_t* flag) {
   while (simt::load_acquire(flag) == 0) {
   }
 }
 MONOREF_REGISTER(monoref_test_spin);
 
 /// The same in the way the rule demands.
-MONOREF_KERNEL(1024) monoref_test_spin_relaxed(const std::uint32_t* flag) {
+MONOREF_KERNEL(1024, monoref_test_spin_relaxed)(const std::uint32_t* flag) {
   while (simt::load_acquire(flag) == 0) simt::relax();
 }
 MONOREF_REGISTER(monoref_test_spin_relaxed);
@@ -139,9 +137,8 @@ MONOREF_REGISTER(monoref_test_spin_relaxed);
 /// mailboxes[b] holds the lap, adds its number to the token, and gives it to the next block.
 /// mailboxes [blocks] uint32, zero; token [1] uint64, zero; received [blocks] = the token as b
 /// found it in its last lap.
-MONOREF_KERNEL(256)
-monoref_test_mailboxes(std::uint32_t laps, std::uint32_t* mailboxes, std::uint64_t* token,
-                       std::uint64_t* received) {
+MONOREF_KERNEL(256, monoref_test_mailboxes)(std::uint32_t laps, std::uint32_t* mailboxes,
+                                            std::uint64_t* token, std::uint64_t* received) {
   const std::uint32_t block = blockIdx.x;
   for (std::uint32_t lap = 1; lap <= laps; ++lap) {
     if (threadIdx.x == 0) {
@@ -158,7 +155,7 @@ monoref_test_mailboxes(std::uint32_t laps, std::uint32_t* mailboxes, std::uint64
 MONOREF_REGISTER(monoref_test_mailboxes);
 
 /// Raises a flag of another launch, and waits until its own is raised.
-MONOREF_KERNEL(64) monoref_test_meet(const std::uint32_t* own, std::uint32_t* peer) {
+MONOREF_KERNEL(64, monoref_test_meet)(const std::uint32_t* own, std::uint32_t* peer) {
   if (threadIdx.x != 0) return;
   simt::store_release(peer, 1U);
   while (simt::load_acquire(own) == 0) simt::relax();
@@ -166,7 +163,7 @@ MONOREF_KERNEL(64) monoref_test_meet(const std::uint32_t* own, std::uint32_t* pe
 MONOREF_REGISTER(monoref_test_meet);
 
 /// Thread 0 waits for a flag that the block's last thread sets: relax() must let it begin.
-MONOREF_KERNEL(1024) monoref_test_wait_in_block(std::uint32_t* flag, std::uint32_t* done) {
+MONOREF_KERNEL(1024, monoref_test_wait_in_block)(std::uint32_t* flag, std::uint32_t* done) {
   if (threadIdx.x == 0) {
     while (simt::load_acquire(flag) == 0) simt::relax();
     *done = 1;
@@ -176,8 +173,8 @@ MONOREF_KERNEL(1024) monoref_test_wait_in_block(std::uint32_t* flag, std::uint32
 MONOREF_REGISTER(monoref_test_wait_in_block);
 
 /// results [4, n] = x / y, sqrt(x), fma(x, y, x), x * y + x as two roundings.
-MONOREF_KERNEL(256)
-monoref_test_arithmetic(const float* x, const float* y, float* results, std::int64_t n) {
+MONOREF_KERNEL(256, monoref_test_arithmetic)(const float* x, const float* y, float* results,
+                                             std::int64_t n) {
   const auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
   results[i] = x[i] / y[i];
@@ -188,14 +185,14 @@ monoref_test_arithmetic(const float* x, const float* y, float* results, std::int
 MONOREF_REGISTER(monoref_test_arithmetic);
 
 /// to[i] = from[i], 16 bytes a thread.
-MONOREF_KERNEL(256) monoref_test_copy16(const std::uint32_t* from, std::uint32_t* to) {
+MONOREF_KERNEL(256, monoref_test_copy16)(const std::uint32_t* from, std::uint32_t* to) {
   simt::store16(to + std::size_t{4} * threadIdx.x,
                 simt::load16(from + std::size_t{4} * threadIdx.x));
 }
 MONOREF_REGISTER(monoref_test_copy16);
 
 /// coordinates [blocks, threads, 12] = threadIdx, blockIdx, blockDim, gridDim.
-MONOREF_KERNEL(64) monoref_test_coordinates(std::uint32_t* coordinates) {
+MONOREF_KERNEL(64, monoref_test_coordinates)(std::uint32_t* coordinates) {
   const std::size_t block =
       (std::size_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const std::size_t threads = std::size_t{blockDim.x} * blockDim.y * blockDim.z;
@@ -209,7 +206,7 @@ MONOREF_KERNEL(64) monoref_test_coordinates(std::uint32_t* coordinates) {
 MONOREF_REGISTER(monoref_test_coordinates);
 
 /// out[0] = 2 while the fault test_fault is active in a build with faults, else 1.
-MONOREF_KERNEL(64) monoref_test_fault(std::uint32_t* out) {
-  if (threadIdx.x == 0) out[0] = MONOREF_FAULT(test_fault) ? 2 : 1;
+MONOREF_KERNEL(64, monoref_test_fault)(std::uint32_t* out) {
+  if (threadIdx.x == 0) out[0] = MONOREF_FAULT(test_fault, "own", "the kernel gives 2") ? 2 : 1;
 }
 MONOREF_REGISTER(monoref_test_fault);
