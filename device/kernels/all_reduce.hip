@@ -4,9 +4,9 @@
 // upstream-semantics section 3.2 (rotated order).
 //
 //   sum      f32, over the bf16 partials of the ranks in order, from 0.0; then bf16
-//   order    0, 1, .. for every element; or, rotated: the rows taken as one run of eights are cut
-//            in as many equal segments as there are ranks (the last has the rest), and segment r is
-//            summed in the order r, r + 1, .., around
+//   order    0, 1, .. for every element; or, rotated: the vectors of all rows, one row after the
+//            other, are split into as many equal segments as there are ranks (the last has the
+//            rest), and segment r is summed in the order r, r + 1, .., wrapping around
 //   direct   every rank sums all rows
 //   owner    rank t mod ranks sums row t; the others fetch the sum from it
 //
@@ -14,17 +14,17 @@
 // bits.
 //
 // Mailboxes. A rank's mailbox has a flag for every phase, sender and channel. A sender stores the
-// step's tag there when what it has for the receiver lies ready: in phase 0 its partials, in phase
-// 1 the sums of its rows (owner form only). A flag has arrived when it is not behind the tag; tags
+// step's tag there when its data for the receiver is ready: in phase 0 its partials, in phase 1 the
+// sums of its rows (owner form only). A flag has arrived when it is not behind the tag; tags
 // grow by one a step and may wrap around. Channels are blocks: block c of every rank takes the same
 // share of the rows, and waits for the blocks c of the others only.
 //
 // A rank is a plane of the grid: gridDim.z ranks, first_rank + blockIdx.z: one where every
 // rank has a device, all of them where they share one.
 //
-// What steps may reuse. A rank reaches phase 0 of a step only when its step before is done, so the
-// sums and the mailboxes are free again then. Its partials are read by others until their kernels
-// end: two buffers of partials take turns.
+// Reuse of buffers. A rank reaches phase 0 of a step only when its previous step is done, so sums
+// and mailboxes are free again by then. Its partials are read by others until their kernels end:
+// steps alternate between two buffers of partials.
 
 #include <cstdint>
 
@@ -38,7 +38,7 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr std::int32_t kRun = 8;
+constexpr std::int32_t kVector = 8;
 
 /// Values of `order`.
 constexpr std::int32_t kOrderRankOrder = 0;
@@ -47,7 +47,7 @@ constexpr std::int32_t kOrderRotated = 1;
 constexpr std::int32_t kPhasePartials = 0;
 constexpr std::int32_t kPhaseSums = 1;
 
-/// Higher than every rank: nobody is missing.
+/// Higher than every rank: none is absent.
 constexpr std::int32_t kNobody = INT32_MAX;
 
 /// The arguments of a launch. It lies in shared memory, where a thread may pick a rank's buffer.
@@ -62,7 +62,7 @@ struct Exchange {
   bool rotated;
   std::int64_t spin_limit;
 
-  MONOREF_MEMBER std::int64_t runs_of_row() const { return hidden / kRun; }
+  MONOREF_MEMBER std::int64_t vectors_of_row() const { return hidden / kVector; }
 
   /// Rows of which `rank` makes the sums.
   MONOREF_MEMBER std::int64_t rows_of(std::int32_t rank) const {
@@ -83,7 +83,7 @@ struct Exchange {
            std::int64_t{sender} * gridDim.x + blockIdx.x;
   }
 
-  /// Whether a flag has arrived at the step: is not behind its tag, of a tag that wraps around.
+  /// Whether a flag has arrived: it is not behind the step's tag, compared modulo 2^32.
   MONOREF_MEMBER bool reached(std::int32_t flag) const {
     if (MONOREF_FAULT(reduce_tags_compared_as_numbers, "own",
                       "tags that wrapped around count as smaller"))
@@ -110,7 +110,7 @@ MONOREF_DEVICE bool wait_for(const Exchange& x, const std::int32_t* flag) {
   return false;
 }
 
-/// Some 10 ms in which peers may get a reduction ahead, as those of a thread that is not scheduled.
+/// Waits some 10 ms, in which peers may get a reduction ahead, as if the thread were not scheduled.
 MONOREF_DEVICE void linger() {
   for (int i = 0; i < 100000; ++i) simt::relax();
 }
@@ -125,11 +125,13 @@ MONOREF_FAULT_ELSEWHERE(flags_stored_plainly, "own", "flags are plain stores, no
 MONOREF_FAULT_ELSEWHERE(flags_ordered_on_one_device, "own",
                         "releases and acquires hold for one device", .needs_devices = true);
 
-/// Tells all ranks that this one has got to `phase`, and waits until all have told this one. What
-/// they had stored before is then seen by this block. Returns the lowest rank that has not;
-/// `absent` is shared, one number. Block-collective.
-MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int32_t rank,
-                                 std::int32_t* absent) {
+/// A barrier of this block's channel over the ranks: raises this rank's flags of `phase` and waits
+/// for those of all others. What they stored before is visible to this block after it. Returns the
+/// lowest rank whose flag did not arrive; `absent` is shared, one number.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t rank_barrier(const Exchange& x,
+                                                                  std::int32_t phase,
+                                                                  std::int32_t rank,
+                                                                  std::int32_t* absent) {
   if (threadIdx.x == 0) *absent = kNobody;
   __syncthreads();  // the block's stores are done
   const auto peer = static_cast<std::int32_t>(threadIdx.x);
@@ -145,8 +147,8 @@ MONOREF_DEVICE std::int32_t meet(const Exchange& x, std::int32_t phase, std::int
   return *absent;
 }
 
-/// Says in the rank's status that it gave up waiting for `absent`. All blocks of a rank may do so,
-/// but not before block 0, which makes the status zero before it tells anybody anything.
+/// Records in the rank's status that it gave up waiting for `absent`. All blocks of a rank may do
+/// so, but only after block 0, which zeroes the status before it raises a flag.
 MONOREF_DEVICE void give_up(const Exchange& x, std::int32_t rank, std::int32_t absent,
                             std::int32_t* status) {
   if (threadIdx.x != 0) return;
@@ -157,7 +159,7 @@ MONOREF_DEVICE void give_up(const Exchange& x, std::int32_t rank, std::int32_t a
           : 1 + absent;
 }
 
-/// The share of this block's channel in `count` runs: it takes those from first to end.
+/// The share of this block's channel in `count` vectors: it takes those from first to end.
 struct Share {
   std::int64_t first, end;
 };
@@ -173,61 +175,64 @@ MONOREF_DEVICE Share share_of_channel(std::int64_t count) {
 
 /// Eight numbers at `at`; `wide`: it is a multiple of 16 bytes.
 template <bool wide>
-MONOREF_DEVICE simt::Vec16 load_run(const std::uint16_t* at) {
+MONOREF_DEVICE simt::Vec16 load_vector(const std::uint16_t* at) {
   if constexpr (wide) {
     return simt::load16(at);
   } else {
-    simt::Vec16 run{};
-    for (int i = 0; i < kRun; ++i) run.word[i / 2] |= std::uint32_t{at[i]} << i % 2 * 16;
-    return run;
+    simt::Vec16 vector{};
+    for (int i = 0; i < kVector; ++i) vector.word[i / 2] |= std::uint32_t{at[i]} << i % 2 * 16;
+    return vector;
   }
 }
 template <bool wide>
-MONOREF_DEVICE void store_run(std::uint16_t* at, const simt::Vec16& run) {
+MONOREF_DEVICE void store_vector(std::uint16_t* at, const simt::Vec16& vector) {
   if constexpr (wide) {
-    simt::store16(at, run);
+    simt::store16(at, vector);
   } else {
-    for (int i = 0; i < kRun; ++i)
-      at[i] = static_cast<std::uint16_t>(run.word[i / 2] >> i % 2 * 16);
+    for (int i = 0; i < kVector; ++i)
+      at[i] = static_cast<std::uint16_t>(vector.word[i / 2] >> i % 2 * 16);
   }
 }
 
-/// The rank whose partial comes first in the sum of run `run` of the rows.
-MONOREF_DEVICE std::int32_t first_rank_of_run(const Exchange& x, std::int64_t run,
-                                              std::int32_t rank) {
+/// The rank whose partial comes first in the sum of vector `vector` of the rows.
+MONOREF_DEVICE std::int32_t first_rank_of_vector(const Exchange& x, std::int64_t vector,
+                                                 std::int32_t rank) {
   if (MONOREF_FAULT(reduce_own_rank_first, "own", "a rank starts with its own partial sums"))
     return rank;
   if (MONOREF_FAULT(reduce_order_rotated, "own", "every element starts at rank 1"))
     return 1 % x.ranks;
   if (!x.rotated) return 0;
   if (MONOREF_FAULT(reduce_segments_of_each_row, "own", "every row is cut into segments by itself"))
-    run %= x.runs_of_row();
-  const std::int64_t all =
-      MONOREF_FAULT_AT(reduce_segments_of_each_row) ? x.runs_of_row() : x.rows * x.runs_of_row();
+    vector %= x.vectors_of_row();
+  const std::int64_t all = MONOREF_FAULT_AT(reduce_segments_of_each_row)
+                               ? x.vectors_of_row()
+                               : x.rows * x.vectors_of_row();
   const std::int64_t segment = all / x.ranks;
   if (segment == 0) return x.ranks - 1;
-  const std::int64_t of_run = run / segment;
-  return static_cast<std::int32_t>(of_run < x.ranks ? of_run : x.ranks - 1);
+  const std::int64_t of_vector = vector / segment;
+  return static_cast<std::int32_t>(of_vector < x.ranks ? of_vector : x.ranks - 1);
 }
 
-/// The sum over the ranks of run `run` of the rows. The partials of all are on their way at once.
+/// The sum over the ranks of vector `vector` of the rows. The loads of all
+/// partials are in flight at once.
 template <bool wide>
-MONOREF_DEVICE simt::Vec16 sum_of_run(const Exchange& x, std::int64_t run, std::int32_t rank) {
+MONOREF_DEVICE simt::Vec16 sum_of_vector(const Exchange& x, std::int64_t vector,
+                                         std::int32_t rank) {
   simt::Vec16 partials[kMaxRanks];
-  std::int32_t from = first_rank_of_run(x, run, rank);
+  std::int32_t from = first_rank_of_vector(x, vector, rank);
   MONOREF_UNROLL
   for (int n = 0; n < kMaxRanks; ++n) {
     if (n >= x.ranks) continue;
-    partials[n] = load_run<wide>(in_global(x.peers.partial[from]) + run * kRun);
+    partials[n] = load_vector<wide>(in_global(x.peers.partial[from]) + vector * kVector);
     from = from + 1 == x.ranks ? 0 : from + 1;
   }
-  float sums[kRun] = {};
+  float sums[kVector] = {};
   MONOREF_UNROLL
   for (int n = 0; n < kMaxRanks; ++n) {
     if (n >= x.ranks) continue;
-    float values[kRun];
-    for (int i = 0; i < kRun / 2; ++i) split_bf16_pair(partials[n].word[i], values + 2 * i);
-    for (int i = 0; i < kRun; ++i) {
+    float values[kVector];
+    for (int i = 0; i < kVector / 2; ++i) split_bf16_pair(partials[n].word[i], values + 2 * i);
+    for (int i = 0; i < kVector; ++i) {
       sums[i] =
           MONOREF_FAULT(reduce_sum_from_first, "own", "the sum starts at the first partial") &&
                   n == 0
@@ -242,10 +247,10 @@ MONOREF_DEVICE simt::Vec16 sum_of_run(const Exchange& x, std::int64_t run, std::
 }
 
 /// The channel's share of the rows that `owner` makes the sums of: sums them, on that rank, or
-/// fetches them from there. A run's number counts through all rows.
+/// fetches them from there. A vector's number counts through all rows.
 template <bool wide>
 MONOREF_DEVICE void move_rows(const Exchange& x, std::int32_t owner, std::int32_t rank) {
-  const std::int64_t of_row = x.runs_of_row();
+  const std::int64_t of_row = x.vectors_of_row();
   const Share share = share_of_channel(x.rows_of(owner) * of_row);
   const bool sums = owner == rank;
   const std::int32_t source =
@@ -255,11 +260,12 @@ MONOREF_DEVICE void move_rows(const Exchange& x, std::int32_t owner, std::int32_
   std::uint16_t* to = in_global(x.peers.sum[rank]);
   for (std::int64_t i = share.first + threadIdx.x; i < share.end; i += blockDim.x) {
     const std::int64_t nth = i / of_row;
-    const std::int64_t run = x.row_of(owner, nth) * of_row + (i - nth * of_row);
+    const std::int64_t vector = x.row_of(owner, nth) * of_row + (i - nth * of_row);
     if (sums)
-      store_run<wide>(to + run * kRun, sum_of_run<wide>(x, run, rank));
+      store_vector<wide>(to + vector * kVector, sum_of_vector<wide>(x, vector, rank));
     else
-      store_run<wide>(to + run * kRun, load_run<wide>(in_global(x.peers.sum[source]) + run * kRun));
+      store_vector<wide>(to + vector * kVector,
+                         load_vector<wide>(in_global(x.peers.sum[source]) + vector * kVector));
   }
 }
 
@@ -273,10 +279,11 @@ MONOREF_DEVICE void fetch_rows(const Exchange& x, std::int32_t rank) {
   }
 }
 
-/// One rank's part after all partials lie ready. Returns the lowest absent rank.
+/// One rank's part once all partials are ready. Returns the lowest absent rank.
 template <bool wide>
-MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
-                                        std::int32_t* absent) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t reduce_rows(const Exchange& x,
+                                                                 std::int32_t rank,
+                                                                 std::int32_t* absent) {
   const bool fetches_early = MONOREF_FAULT(reduce_gather_before_ready, "own",
                                            "sums are fetched before their owner is done") &&
                              x.owners;
@@ -287,13 +294,13 @@ MONOREF_DEVICE std::int32_t reduce_rows(const Exchange& x, std::int32_t rank,
     simt::store_release(x.flag(kPhaseSums, static_cast<std::int32_t>(threadIdx.x), rank), x.tag);
   move_rows<wide>(x, rank, rank);
   if (!x.owners) return kNobody;
-  const std::int32_t missing = meet(x, kPhaseSums, rank, absent);
+  const std::int32_t missing = rank_barrier(x, kPhaseSums, rank, absent);
   if (missing != kNobody) return missing;
   if (!fetches_early) fetch_rows<wide>(x, rank);
   return kNobody;
 }
 
-/// Whether all runs of the launch begin on multiples of 16 bytes.
+/// Whether all vectors of the launch begin on multiples of 16 bytes.
 MONOREF_DEVICE bool is_wide(const Exchange& x) {
   bool wide = true;
   for (std::int32_t rank = 0; rank < x.ranks; ++rank)
@@ -331,7 +338,7 @@ MONOREF_KERNEL(512, monoref_all_reduce)(PeerBuffers peers, std::int64_t mailbox_
                                         std::int64_t spin_limit) {
   MONOREF_SHARED(Exchange, kept, 1);
   MONOREF_SHARED(std::int32_t, absent, 1);
-  if (ranks < 1 || ranks > kMaxRanks || hidden < kRun || hidden % kRun != 0) return;
+  if (ranks < 1 || ranks > kMaxRanks || hidden < kVector || hidden % kVector != 0) return;
   if (order != kOrderRankOrder && order != kOrderRotated) return;
   const std::int64_t last_rank = std::int64_t{first_rank} + gridDim.z - 1;
   if (first_rank < 0 || last_rank >= ranks || gridDim.y != 1) return;
@@ -350,7 +357,7 @@ MONOREF_KERNEL(512, monoref_all_reduce)(PeerBuffers peers, std::int64_t mailbox_
   const Exchange& x = *kept;
   const std::int32_t rank = first_rank + static_cast<std::int32_t>(blockIdx.z);
   if (threadIdx.x == 0 && blockIdx.x == 0) status[blockIdx.z] = 0;
-  std::int32_t missing = meet(x, kPhasePartials, rank, absent);
+  std::int32_t missing = rank_barrier(x, kPhasePartials, rank, absent);
   if (missing == kNobody)
     missing = is_wide(x) ? reduce_rows<true>(x, rank, absent) : reduce_rows<false>(x, rank, absent);
   if (missing != kNobody) give_up(x, rank, missing, status + blockIdx.z);

@@ -1,4 +1,4 @@
-// attention_merge: the partitions of a row's attention made one.
+// attention_merge: combines the partitions of a row's attention.
 //
 // Source of the rule: mono-decode section 6 (merge) and section 10 (start of sums).
 //
@@ -9,8 +9,8 @@
 //   out    sum of w_i * o_i in order, from 0: a product and an addition (or, by option, one fma);
 //          then BF16
 //
-// Work. A thread has eight dims of a head, 16 bytes of every partition, and finds the weights of
-// its head for itself: that takes less time than waiting for another thread.
+// Work. A thread has eight dims of a head, 16 bytes of every partition, and computes the
+// weights of its head itself: that is faster than waiting for another thread.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr std::int32_t kRunDims = 8;
+constexpr std::int32_t kVectorDims = 8;
 constexpr float kMaskedScore = -3.4e38F;
 
 /// Values of `accumulate`.
@@ -86,8 +86,8 @@ MONOREF_DEVICE bool saw_no_key(const Partials& partials) {
 }
 
 /// Merges dims dim .. dim + 7 of one head.
-MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool fused,
-                              float (&merged)[kRunDims]) {
+MONOREF_DEVICE void merge_vector(const Partials& partials, std::int32_t dim, bool fused,
+                                 float (&merged)[kVectorDims]) {
   const Normaliser normaliser = normaliser_of(partials);
   for (std::int32_t n = 0; n < partials.count; ++n) {
     const std::int32_t i = partials.nth(n);
@@ -95,9 +95,9 @@ MONOREF_DEVICE void merge_run(const Partials& partials, std::int32_t dim, bool f
     if (MONOREF_FAULT(merge_weight_without_l, "T21", "weights without the sum of p"))
       weight = exp2_portable((partials.m[i * partials.stride] - normaliser.largest) * kLog2E) /
                static_cast<float>(partials.count);
-    float values[kRunDims];
+    float values[kVectorDims];
     load_eight({partials.o + i * partials.stride * partials.head_dim, 1}, dim, values);
-    for (int j = 0; j < kRunDims; ++j) {
+    for (int j = 0; j < kVectorDims; ++j) {
       const float product = weight * values[j];
       merged[j] = fused != MONOREF_FAULT(merge_contraction_swapped, "own",
                                          "fused and separate sums are swapped")
@@ -123,9 +123,9 @@ MONOREF_KERNEL(1024, monoref_attention_merge)(const std::uint16_t* o, const floa
                                               std::int64_t out_row_stride, std::int64_t rows,
                                               std::int32_t heads, std::int32_t head_dim,
                                               std::int32_t partitions, std::int32_t accumulate) {
-  if (partitions < 1 || head_dim < kRunDims || head_dim % kRunDims != 0) return;
-  const std::int32_t runs = head_dim / kRunDims;
-  const std::int64_t row_items = std::int64_t{heads} * runs;
+  if (partitions < 1 || head_dim < kVectorDims || head_dim % kVectorDims != 0) return;
+  const std::int32_t vectors = head_dim / kVectorDims;
+  const std::int64_t row_items = std::int64_t{heads} * vectors;
   const std::int32_t used =
       MONOREF_FAULT(merge_last_partition_dropped, "S07", "the last partition does not take part") &&
               partitions > 1
@@ -134,15 +134,15 @@ MONOREF_KERNEL(1024, monoref_attention_merge)(const std::uint16_t* o, const floa
   for (std::int64_t item = thread_of_grid(); item < rows * row_items; item += threads_of_grid()) {
     const std::int64_t row = item / row_items;
     const auto in_row = static_cast<std::int32_t>(item - row * row_items);
-    const std::int32_t head = in_row / runs, dim = in_row % runs * kRunDims;
+    const std::int32_t head = in_row / vectors, dim = in_row % vectors * kVectorDims;
     const std::int64_t first = row * partitions * heads + head;
     const Partials partials{o + first * head_dim, m + first, l + first, heads, head_dim, used};
     if (MONOREF_FAULT(merge_empty_row_unwritten, "S26",
                       "a head of which no partition saw a key is not written") &&
         saw_no_key(partials))
       continue;
-    float merged[kRunDims] = {};
-    merge_run(partials, dim, accumulate == kAccumulateFma, merged);
+    float merged[kVectorDims] = {};
+    merge_vector(partials, dim, accumulate == kAccumulateFma, merged);
     store_eight_bf16(out + row * out_row_stride + std::int64_t{head} * head_dim + dim, merged);
   }
 }

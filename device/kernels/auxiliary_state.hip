@@ -14,22 +14,22 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr std::int32_t kRun = 8;
+constexpr std::int32_t kVector = 8;
 
 /// Writes the sum of two rows, shared among `step` threads of which this one is number `first`.
 MONOREF_DEVICE void add_rows(const std::uint16_t* hidden, const std::uint16_t* residual,
                              std::uint16_t* out, std::int32_t width, std::int64_t first,
                              std::int64_t step) {
-  for (std::int64_t i = first * kRun; i < width; i += step * kRun) {
-    if (i + kRun > width) {  // what is left of the row
+  for (std::int64_t i = first * kVector; i < width; i += step * kVector) {
+    if (i + kVector > width) {  // what is left of the row
       for (std::int64_t j = i; j < width; ++j)
         out[j] = bf16_of(float_of_bf16(hidden[j]) + float_of_bf16(residual[j]));
       return;
     }
-    float sum[kRun], other[kRun];
+    float sum[kVector], other[kVector];
     load_eight({hidden, 1}, i, sum);
     load_eight({residual, 1}, i, other);
-    for (int j = 0; j < kRun; ++j) sum[j] += other[j];
+    for (int j = 0; j < kVector; ++j) sum[j] += other[j];
     store_eight_bf16(out + i, sum);
   }
 }

@@ -31,11 +31,11 @@ MONOREF_DEVICE void store_staged(float* to, const Four& numbers) {
   simt::store16(to, simt::bit_cast<simt::Vec16>(numbers));
 }
 
-/// What of `nan_marks` of a word counts.
+/// The bits of `nan_marks` that count.
 constexpr std::uint32_t kNanMarks = 0x80808080;
 
-/// Marks of NaN among the codes of a word: a bit of kNanMarks if there is one, other bits at will,
-/// so that the marks of many words can be joined and looked at once. A product with NaN is NaN, and
+/// Marks of NaN among the codes of a word: a bit of kNanMarks if there is one; other bits are
+/// arbitrary. The marks of many words are joined and tested once. A product with NaN is NaN, and
 /// so is every sum that it enters. Loops over codes therefore take a NaN for the number that its
 /// bits look like, without a branch between their loads and their fmas, and gather marks.
 MONOREF_DEVICE std::uint32_t nan_marks(std::uint32_t word, const E4m3& format) {
@@ -44,10 +44,10 @@ MONOREF_DEVICE std::uint32_t nan_marks(std::uint32_t word, const E4m3& format) {
   return (zero_if_nan - kOnes) & ~zero_if_nan;
 }
 
-/// The same of a run of words: not 0 if there is a NaN.
-MONOREF_DEVICE std::uint32_t nan_marks(const simt::Vec16& run, const E4m3& format) {
+/// Same for a vector of words: not 0 if there is a NaN.
+MONOREF_DEVICE std::uint32_t nan_marks(const simt::Vec16& vector, const E4m3& format) {
   std::uint32_t marks = 0;
-  for (const std::uint32_t word : run.word) marks |= nan_marks(word, format);
+  for (const std::uint32_t word : vector.word) marks |= nan_marks(word, format);
   return marks & kNanMarks;
 }
 
@@ -88,7 +88,7 @@ MONOREF_DEVICE Four carried_values(std::uint32_t word, const E4m3& format) {
   return numbers;
 }
 
-/// What a sum of products of carried and field values stands for.
+/// The true value of a sum of products of carried and field values.
 MONOREF_DEVICE float true_sum(float sum, const E4m3& format) {
   return sum * power_of_two(127 - kCarriedExponent - format.bias);
 }

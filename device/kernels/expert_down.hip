@@ -2,31 +2,31 @@
 //
 // Source of the rule: mono-decode sections 7 (Down), 8, 9 and 10, upstream-semantics section 7.6.
 //
-// Order of the sum. A unit is one step of K = 128 of one expert: an fma chain from 0 over natural k
-// of operands that are scaled before, whose result is multiplied by the route weight, and the
-// product added to an accumulator of one of four waves. Two forms deal units to waves:
+// Order of the sum. A unit is one K step (128 columns) of one expert: an fma chain from 0 over
+// ascending k of operands that are scaled before, whose result is multiplied by the route weight;
+// the product is added to an accumulator of one of four waves. Two forms deal units to waves:
 //
 //   narrow   a token's unit j = steps * slot + step goes to wave j mod 4, one of the shared expert
 //            to wave step mod 4 of accumulators of its own; every wave has as many units as the
 //            first, for which the last unit stands in again with weight 0
 //   wide     experts of the whole launch in ascending order, the shared one last; unit
-//            j = steps * place + step goes to wave j mod 4. A token that is not routed to the
+//            j = steps * index + step goes to wave j mod 4. A token that is not routed to the
 //            expert takes part with zeros at weight 0, which shows if the weights are not finite
 //
 // The waves' sums are added in order, starting from 0, the shared expert's behind the others.
 //
 // Work. A block computes tiles of 16 rows of the weights for up to 16 tokens. It goes through the
-// units in order, in batches of up to 8 work items, the visits. A visit is a few consecutive K
-// steps of one expert, which a team of 16 lanes multiplies one after the other; the weights of the
-// next batch are loaded while the last of this one are multiplied. Then the batch's products are
-// added in order, each wave's accumulators by threads of their own. In the wide form all tokens of
-// an expert share its visit, in the narrow one those of the shared expert.
+// units in order, in batches of up to 8 work items. An item is a few consecutive K steps of one
+// expert, which a group of 16 lanes multiplies one after the other; the weights of the next batch
+// are loaded while the last of this one are multiplied. Then the batch's products are added in
+// order, each wave's accumulators by threads of their own. In the wide form all tokens of an expert
+// share its item, in the narrow one those of the shared expert.
 
 #include <cstdint>
 
 #include "device/kernels/arithmetic.hpp"
+#include "device/kernels/expert_group.hpp"
 #include "device/kernels/expert_stack.hpp"
-#include "device/kernels/expert_team.hpp"
 #include "device/kernels/flat_grid.hpp"
 #include "device/kernels/mx_words.hpp"
 #include "device/kernels/number_formats.hpp"
@@ -38,16 +38,16 @@ namespace monoref::kernels {
 namespace {
 
 constexpr int kWaves = 4;      ///< of the order of the sum
-constexpr int kPositions = 8;  ///< visits of a batch at most
-constexpr int kMaxThreads = kPositions * kTeamThreads;
+constexpr int kPositions = 8;  ///< items of a batch at most
+constexpr int kMaxThreads = kPositions * kGroupThreads;
 constexpr int kMaxSlots = 16;
 constexpr int kMaxExperts = 1024;  ///< the largest id
 constexpr int kMaxInter = 1 << 17;
-/// Products of a visit, of all its steps and tokens.
-constexpr int kVisitProducts = 32;
-/// Distance of two visits' products; the padding puts what two teams store at once into different
+/// Products of an item, of all its steps and tokens.
+constexpr int kItemProducts = 32;
+/// Distance of two items' products; the padding puts what two groups store at once into different
 /// banks.
-constexpr int kProductsStride = kVisitProducts * kTileRows + kTileRows;
+constexpr int kProductsStride = kItemProducts * kTileRows + kTileRows;
 
 /// Accumulators: for the routed experts and, where the sum keeps them apart, the shared one.
 constexpr int kSets = 2;
@@ -90,27 +90,27 @@ struct Down {
   }
 };
 
-/// How an expert's steps are cut into visits.
-struct Cut {
-  std::int32_t span;    ///< steps of a visit; the last may have fewer
-  std::int32_t visits;  ///< of an expert
+/// How an expert's steps are split into items.
+struct Split {
+  std::int32_t span;   ///< steps of an item; the last may have fewer
+  std::int32_t items;  ///< of an expert
 };
 
-/// The visits of a tile in the order of their units, the shared expert's last.
-struct VisitList {
+/// The items of a tile in the order of their units, the shared expert's last.
+struct ItemList {
   std::int32_t count;
   std::int32_t shared_from;
-  Cut routed, shared;
+  Split routed, shared;
   std::int32_t shared_unit;     ///< wide: the number of the shared expert's first unit
   std::uint32_t shared_tokens;  ///< bits of the tokens that have it
 
-  MONOREF_MEMBER const Cut& cut_at(std::int32_t number) const {
+  MONOREF_MEMBER const Split& split_at(std::int32_t number) const {
     return number < shared_from ? routed : shared;
   }
 };
 
 /// What a batch's position holds while its products are added.
-struct Placed {
+struct BatchEntry {
   std::uint32_t tokens;  ///< bit t: token t of the tile takes part
   std::int32_t steps;
   std::int32_t wave;  ///< of the first step; the next step goes to the next
@@ -119,36 +119,36 @@ struct Placed {
 
 /// Shared memory of a block.
 struct Work {
-  simt::Vec16 codes[kLoadRuns * kMaxThreads];  ///< each thread's own
-  float operands[kPositions * kTeamStride];
+  simt::Vec16 codes[kLoadVectors * kMaxThreads];  ///< each thread's own
+  float operands[kPositions * kGroupStride];
   float products[kPositions * kProductsStride];       ///< [position][step, n-th token][row]
   float sums[kSets * kWaves * kTileSums];             ///< accumulators [set][wave][token][row]
   float weight[kPositions * kTileTokens];             ///< route weights of a batch
-  std::int32_t first_step[kPositions * kTileTokens];  ///< of mid, for a visit's n-th token
+  std::int32_t first_step[kPositions * kTileTokens];  ///< of mid, for an item's n-th token
   std::int32_t ids[kTileTokens * kMaxSlots];          ///< of the tile's tokens; -1: names no expert
-  std::uint32_t groups[kMaxExperts + 1];  ///< wide: an expert, and its tokens' bits << 16
-  std::int32_t starts[kTileTokens + 1];   ///< narrow: where a token's visits start
+  std::uint32_t experts[kMaxExperts + 1];  ///< wide: an expert, and its tokens' bits << 16
+  std::int32_t starts[kTileTokens + 1];    ///< narrow: where a token's items start
   std::int32_t of_wave[kMaxThreads / 32];
   std::uint32_t poisoned[kTileRows];  ///< wide: bits of the tokens whose output is NaN
   std::int32_t most_tokens;           ///< wide: of a routed expert
-  VisitList list;
-  Placed placed[kPositions];
+  ItemList list;
+  BatchEntry entries[kPositions];
   std::uint8_t not_finite[kPositions * kTileRows];  ///< wide: a weight of a position and row is
 };
 
 /// A thread's coordinates in its tile.
-struct TilePlace {
+struct TileThread {
   int thread, threads;  ///< of the block
   std::int32_t first_token;
   std::int32_t tokens;  ///< of the tile: 1 .. 16
   std::int32_t row_tile;
   int row;        ///< 0 .. 15
-  int position;   ///< of its team's visit in a batch
+  int position;   ///< of its group's item in a batch
   int positions;  ///< of a batch: 4 or 8
 };
 
 /// This thread's coordinates in tile `i` of the launch.
-MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int32_t i) {
+MONOREF_DEVICE TileThread thread_of_tile(const Down& p, std::int32_t i) {
   const std::int32_t row_tiles = p.hidden() / kTileRows;
   const std::int32_t first = i / row_tiles * kTileTokens;
   const std::int32_t left = p.rows - first;
@@ -165,10 +165,10 @@ MONOREF_DEVICE TilePlace place_of_tile(const Down& p, std::int32_t i) {
 }
 
 /// Neighbouring steps of an expert; expert -1: there is none, or it is a slot that is not routed.
-struct Visit {
+struct WorkItem {
   std::int32_t expert;
   std::int32_t first, steps;
-  bool fp4;              ///< as all visits of its batch
+  bool fp4;              ///< as all items of its batch
   std::uint32_t tokens;  ///< bit t: token t of the tile takes part
   std::int32_t wave;     ///< of the first step
   std::int32_t set;
@@ -191,8 +191,9 @@ MONOREF_DEVICE std::int32_t known_id(const Down& p, std::int32_t pair) {
   return -1;
 }
 
-/// Waits until the ids of the tile's tokens are in shared memory. Block-collective.
-MONOREF_DEVICE void load_ids(const Down& p, const TilePlace& at, Work& work) {
+/// Waits until the ids of the tile's tokens are in shared memory.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void load_ids(const Down& p, const TileThread& at,
+                                                      Work& work) {
   const int count = at.tokens * p.slots;
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < count; i += at.threads)
@@ -201,7 +202,7 @@ MONOREF_DEVICE void load_ids(const Down& p, const TilePlace& at, Work& work) {
 }
 
 /// The bits of the tile's tokens that are routed to an expert.
-MONOREF_DEVICE std::uint32_t tokens_of(const Down& p, const TilePlace& at, const Work& work,
+MONOREF_DEVICE std::uint32_t tokens_of(const Down& p, const TileThread& at, const Work& work,
                                        std::int32_t expert) {
   std::uint32_t tokens = 0;
   MONOREF_KEEP_LOOP
@@ -210,8 +211,9 @@ MONOREF_DEVICE std::uint32_t tokens_of(const Down& p, const TilePlace& at, const
   return tokens;
 }
 
-/// Marks the experts that any token of the launch is routed to. Block-collective.
-MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_t* named) {
+/// Marks the experts that any token of the launch is routed to.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void mark_experts(const Down& p, const TileThread& at,
+                                                          std::uint8_t* named) {
   const std::int32_t ids = p.stack.n_routed + 1;
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < ids; i += at.threads) named[i] = 0;
@@ -224,19 +226,21 @@ MONOREF_DEVICE void mark_experts(const Down& p, const TilePlace& at, std::uint8_
   __syncthreads();
 }
 
-/// Splits an expert's K steps into visits: no more steps in one than the room for products takes
+/// Splits an expert's K steps into items: no more steps in one than the room for products takes
 /// with `tokens` tokens, and few enough that `units` of them occupy every position of a batch.
-MONOREF_DEVICE Cut cut_steps(const Down& p, const TilePlace& at, int tokens, std::int32_t units) {
-  std::int32_t span = kVisitProducts / (tokens > 1 ? tokens : 1);
+MONOREF_DEVICE Split split_steps(const Down& p, const TileThread& at, int tokens,
+                                 std::int32_t units) {
+  std::int32_t span = kItemProducts / (tokens > 1 ? tokens : 1);
   const std::int32_t share = units / at.positions;
   if (span > share) span = share > 1 ? share : 1;
   if (span > p.steps()) span = p.steps();
-  const std::int32_t visits = (p.steps() + span - 1) / span;
-  return {(p.steps() + visits - 1) / visits, visits};
+  const std::int32_t items = (p.steps() + span - 1) / span;
+  return {(p.steps() + items - 1) / items, items};
 }
 
-/// Lists the experts of the launch with their tokens in this tile. Block-collective.
-MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& work) {
+/// Lists the experts of the launch with their tokens in this tile.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE ItemList list_experts(const Down& p, const TileThread& at,
+                                                              Work& work) {
   auto* named = reinterpret_cast<std::uint8_t*>(work.operands);
   mark_experts(p, at, named);
   const int wave = at.thread / simt::kWave, waves = at.threads / simt::kWave;
@@ -254,31 +258,31 @@ MONOREF_DEVICE VisitList list_groups(const Down& p, const TilePlace& at, Work& w
     const std::uint64_t all = simt::ballot(listed);
     if (simt::lane() == 0) work.of_wave[wave] = lanes_of(all);
     __syncthreads();
-    std::int32_t place = count + lanes_of(all & lanes_below());
+    std::int32_t index = count + lanes_of(all & lanes_below());
     for (int i = 0; i < waves; ++i) {
-      if (i < wave) place += work.of_wave[i];
+      if (i < wave) index += work.of_wave[i];
       count += work.of_wave[i];
     }
     if (listed) {
       const std::uint32_t tokens = tokens_of(p, at, work, id);
-      work.groups[place] = static_cast<std::uint32_t>(id) | tokens << 16;
+      work.experts[index] = static_cast<std::uint32_t>(id) | tokens << 16;
       if (id != p.stack.n_routed) simt::atomic_max(&work.most_tokens, lanes_of(tokens));
     }
     __syncthreads();
   }
   const bool has_shared = named[p.stack.n_routed] != 0;
   __syncthreads();  // before that shared memory is staged into again
-  const std::uint32_t shared = has_shared ? work.groups[count - 1] >> 16 : 0;
+  const std::uint32_t shared = has_shared ? work.experts[count - 1] >> 16 : 0;
   std::int32_t routed = has_shared ? count - 1 : count;
   if (MONOREF_FAULT(down_expert_grouped_twice, "M16",
                     "an expert of several rows stands twice in the list") &&
       routed > 0)
     routed += 1;
   const std::int32_t units = routed * p.steps();
-  const Cut cut = cut_steps(p, at, work.most_tokens, units);
-  const Cut shared_cut = cut_steps(p, at, lanes_of(shared), p.steps());
-  const std::int32_t visits = routed * cut.visits;
-  return {visits + (has_shared ? shared_cut.visits : 0), visits, cut, shared_cut, units, shared};
+  const Split split = split_steps(p, at, work.most_tokens, units);
+  const Split shared_split = split_steps(p, at, lanes_of(shared), p.steps());
+  const std::int32_t items = routed * split.items;
+  return {items + (has_shared ? shared_split.items : 0), items, split, shared_split, units, shared};
 }
 
 /// True if the last slot of a token is the shared expert's.
@@ -290,9 +294,9 @@ MONOREF_DEVICE std::int32_t routed_slots(const Down& p, const Work& work, int to
   return p.slots - (has_shared(p, work, token) ? 1 : 0);
 }
 
-/// Lists the visits of the tile's tokens one after the other, then those of the shared expert.
-/// Block-collective.
-MONOREF_DEVICE VisitList list_tokens(const Down& p, const TilePlace& at, Work& work) {
+/// Lists the items of the tile's tokens one after the other, then those of the shared expert.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE ItemList list_tokens(const Down& p, const TileThread& at,
+                                                             Work& work) {
   std::uint32_t shared = 0;
   std::int32_t slots = 0;
   MONOREF_KEEP_LOOP
@@ -300,118 +304,118 @@ MONOREF_DEVICE VisitList list_tokens(const Down& p, const TilePlace& at, Work& w
     if (has_shared(p, work, token)) shared |= std::uint32_t{1} << token;
     slots += routed_slots(p, work, token);
   }
-  const Cut cut = cut_steps(p, at, 1, slots * p.steps());
-  const Cut shared_cut = cut_steps(p, at, lanes_of(shared), p.steps());
+  const Split split = split_steps(p, at, 1, slots * p.steps());
+  const Split shared_split = split_steps(p, at, lanes_of(shared), p.steps());
   if (at.thread <= at.tokens) {
     std::int32_t start = 0;
     MONOREF_KEEP_LOOP
     for (int token = 0; token < at.thread; ++token)
-      start += routed_slots(p, work, token) * cut.visits;
+      start += routed_slots(p, work, token) * split.items;
     work.starts[at.thread] = start;
   }
   __syncthreads();
-  const std::int32_t visits = slots * cut.visits;
-  return {visits + (shared != 0 ? shared_cut.visits : 0), visits, cut, shared_cut, 0, shared};
+  const std::int32_t items = slots * split.items;
+  return {items + (shared != 0 ? shared_split.items : 0), items, split, shared_split, 0, shared};
 }
 
-/// The format of the weights of visit `number`, which is one for all visits of a batch.
-MONOREF_DEVICE bool visit_is_fp4(const Down& p, const VisitList& list, std::int32_t number) {
+/// The format of the weights of item `number`, which is one for all items of a batch.
+MONOREF_DEVICE bool item_is_fp4(const Down& p, const ItemList& list, std::int32_t number) {
   const bool separate = number >= list.shared_from && p.stack.shared_codes != nullptr;
   return p.stack.weights == kWeightsMxfp4 && !separate;
 }
 
-/// Visit `range` of an expert, whose first unit in the order of the sum is `unit`.
-MONOREF_DEVICE Visit visit_of(const Down& p, std::int32_t expert, const Cut& cut,
-                              std::int32_t range, std::int32_t unit) {
-  const std::int32_t first = range * cut.span, left = p.steps() - first;
-  return {expert, first, left < cut.span ? left : cut.span, false, 0, (unit + first) % kWaves,
+/// WorkItem `range` of an expert, whose first unit in the order of the sum is `unit`.
+MONOREF_DEVICE WorkItem item_of(const Down& p, std::int32_t expert, const Split& split,
+                                std::int32_t range, std::int32_t unit) {
+  const std::int32_t first = range * split.span, left = p.steps() - first;
+  return {expert, first, left < split.span ? left : split.span, false, 0, (unit + first) % kWaves,
           0,      false};
 }
 
-MONOREF_DEVICE Visit wide_visit(const Down& p, const VisitList& list, const Work& work,
-                                std::int32_t number) {
-  std::int32_t place = number / list.routed.visits;
-  const std::int32_t range = number - place * list.routed.visits;
+MONOREF_DEVICE WorkItem wide_item(const Down& p, const ItemList& list, const Work& work,
+                                  std::int32_t number) {
+  std::int32_t index = number / list.routed.items;
+  const std::int32_t range = number - index * list.routed.items;
   const std::int32_t unit =
       MONOREF_FAULT(down_odd_places_as_even, "D01", "every expert's units start with wave 0")
           ? 0
-          : place * p.steps();
-  if (MONOREF_FAULT_AT(down_expert_grouped_twice) && place > 0) place -= 1;
-  const std::uint32_t group = work.groups[place];
-  Visit visit = visit_of(p, static_cast<std::int32_t>(group & 0xFFFF), list.routed, range, unit);
-  visit.tokens = group >> 16;
-  return visit;
+          : index * p.steps();
+  if (MONOREF_FAULT_AT(down_expert_grouped_twice) && index > 0) index -= 1;
+  const std::uint32_t expert = work.experts[index];
+  WorkItem item = item_of(p, static_cast<std::int32_t>(expert & 0xFFFF), list.routed, range, unit);
+  item.tokens = expert >> 16;
+  return item;
 }
 
-MONOREF_DEVICE Visit shared_visit(const Down& p, const VisitList& list, std::int32_t number) {
+MONOREF_DEVICE WorkItem shared_item(const Down& p, const ItemList& list, std::int32_t number) {
   const bool wide = p.is_wide();
-  Visit visit = visit_of(p, p.stack.n_routed, list.shared, number - list.shared_from,
-                         wide ? list.shared_unit : 0);
-  visit.tokens = list.shared_tokens;
-  visit.set = !wide || p.routed_scaling == kScalingOfOutput ? 1 : 0;
-  visit.pads = !wide && p.steps() % kWaves != 0 && visit.first + visit.steps == p.steps();
-  return visit;
+  WorkItem item = item_of(p, p.stack.n_routed, list.shared, number - list.shared_from,
+                          wide ? list.shared_unit : 0);
+  item.tokens = list.shared_tokens;
+  item.set = !wide || p.routed_scaling == kScalingOfOutput ? 1 : 0;
+  item.pads = !wide && p.steps() % kWaves != 0 && item.first + item.steps == p.steps();
+  return item;
 }
 
-MONOREF_DEVICE Visit narrow_visit(const Down& p, const VisitList& list, const Work& work,
-                                  std::int32_t number) {
+MONOREF_DEVICE WorkItem narrow_item(const Down& p, const ItemList& list, const Work& work,
+                                    std::int32_t number) {
   int token = 0;
   MONOREF_KEEP_LOOP
   while (number >= work.starts[token + 1]) ++token;
   const std::int32_t in_token = number - work.starts[token];
-  const std::int32_t slot = in_token / list.routed.visits;
+  const std::int32_t slot = in_token / list.routed.items;
   const std::int32_t expert = work.ids[token * p.slots + slot];
-  Visit visit =
-      visit_of(p, expert, list.routed, in_token - slot * list.routed.visits, slot * p.steps());
-  if (expert >= 0) visit.tokens = std::uint32_t{1} << token;
+  WorkItem item =
+      item_of(p, expert, list.routed, in_token - slot * list.routed.items, slot * p.steps());
+  if (expert >= 0) item.tokens = std::uint32_t{1} << token;
   const std::int32_t units = routed_slots(p, work, token) * p.steps();
-  visit.pads = units % kWaves != 0 && slot * p.steps() + visit.first + visit.steps == units;
-  return visit;
+  item.pads = units % kWaves != 0 && slot * p.steps() + item.first + item.steps == units;
+  return item;
 }
 
-/// Visits begin .. end - 1, which are multiplied together.
+/// Items begin .. end - 1, which are multiplied together.
 struct Batch {
   std::int32_t begin, end;
 };
 
 /// The batch that starts at `begin`. The shared expert, which may have many more tokens, starts one
 /// of its own.
-MONOREF_DEVICE Batch batch_from(const TilePlace& at, const VisitList& list, std::int32_t begin) {
+MONOREF_DEVICE Batch batch_from(const TileThread& at, const ItemList& list, std::int32_t begin) {
   const std::int32_t bound = begin < list.shared_from ? list.shared_from : list.count;
   return {begin, begin + at.positions < bound ? begin + at.positions : bound};
 }
 
-/// This thread's visit of a batch.
-MONOREF_DEVICE Visit visit_in(const Down& p, const TilePlace& at, const VisitList& list,
-                              const Batch& batch, const Work& work) {
+/// This thread's item of a batch.
+MONOREF_DEVICE WorkItem item_in(const Down& p, const TileThread& at, const ItemList& list,
+                                const Batch& batch, const Work& work) {
   const std::int32_t number = batch.begin + at.position;
-  Visit visit{-1, 0, 0, false, 0, 0, 0, false};
+  WorkItem item{-1, 0, 0, false, 0, 0, 0, false};
   if (number < batch.end) {
     if (number >= list.shared_from)
-      visit = shared_visit(p, list, number);
+      item = shared_item(p, list, number);
     else
-      visit = p.is_wide() ? wide_visit(p, list, work, number) : narrow_visit(p, list, work, number);
+      item = p.is_wide() ? wide_item(p, list, work, number) : narrow_item(p, list, work, number);
   }
-  visit.fp4 = visit_is_fp4(p, list, batch.begin);
-  return visit;
+  item.fp4 = item_is_fp4(p, list, batch.begin);
+  return item;
 }
 
-/// This thread's row of the weights of a visit, whose columns begin with the expert's first.
-MONOREF_DEVICE MatrixRow row_of(const Down& p, const TilePlace& at, const Visit& visit) {
-  return MatrixRow::of(p.stack, p.stack.matrix(visit.expert), at.row_tile * kTileRows + at.row);
+/// This thread's row of the weights of an item, whose columns begin with the expert's first.
+MONOREF_DEVICE MatrixRow row_of(const Down& p, const TileThread& at, const WorkItem& item) {
+  return MatrixRow::of(p.stack, p.stack.matrix(item.expert), at.row_tile * kTileRows + at.row);
 }
 
-/// Loads the first columns of this thread's visit of the batch that starts at `begin`, if there is
+/// Loads the first columns of this thread's item of the batch that starts at `begin`, if there is
 /// one.
-MONOREF_DEVICE void load_batch(const Down& p, const TilePlace& at, const VisitList& list,
+MONOREF_DEVICE void load_batch(const Down& p, const TileThread& at, const ItemList& list,
                                std::int32_t begin, const Work& work, RowCodes& loading) {
   if (begin >= list.count) return;
-  const Visit visit = visit_in(p, at, list, batch_from(at, list, begin), work);
-  if (visit.expert < 0) return;
-  if (visit.fp4)
-    loading.load<true>(row_of(p, at, visit), visit.first * kStep);
+  const WorkItem item = item_in(p, at, list, batch_from(at, list, begin), work);
+  if (item.expert < 0) return;
+  if (item.fp4)
+    loading.load<true>(row_of(p, at, item), item.first * kStep);
   else
-    loading.load<false>(row_of(p, at, visit), visit.first * kStep);
+    loading.load<false>(row_of(p, at, item), item.first * kStep);
 }
 
 /// The index of the `n`-th set bit.
@@ -421,19 +425,19 @@ MONOREF_DEVICE int bit_at(std::uint32_t bits, int n) {
   return lanes_of((bits & (0U - bits)) - 1);
 }
 
-/// The weight of a visit's products with a pair.
-MONOREF_DEVICE float weight_of(const Down& p, const Visit& visit, std::int32_t pair) {
+/// The weight of an item's products with a pair.
+MONOREF_DEVICE float weight_of(const Down& p, const WorkItem& item, std::int32_t pair) {
   if (MONOREF_FAULT(down_weight_of_wrong_slot, "own", "a slot has its neighbour's route weight"))
     pair = pair / p.slots * p.slots;
   if (MONOREF_FAULT(down_shared_weighs_as_routed, "M11",
                     "the shared expert has a routed one's weight") &&
-      visit.expert == p.stack.n_routed)
+      item.expert == p.stack.n_routed)
     pair = pair / p.slots * p.slots;
   return in_global(p.topk_weights)[pair];
 }
 
-/// The tokens of a visit, for its team. Their steps of mid are numbered through the launch.
-struct VisitTokens {
+/// The tokens of an item, for its group. Their steps of mid are numbered through the launch.
+struct ItemTokens {
   const Down& p;
   const std::int32_t* first_step;
 
@@ -447,26 +451,26 @@ struct VisitTokens {
   }
 };
 
-/// Finds the `count` tokens of the team's visit and their route weights, one token a thread.
-/// Wave-collective.
-MONOREF_DEVICE VisitTokens find_tokens(const Down& p, const TilePlace& at, const Visit& visit,
-                                       int count, Work& work) {
+/// Finds the `count` tokens of the group's item and their route weights, one token a thread.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE ItemTokens find_tokens(const Down& p, const TileThread& at,
+                                                              const WorkItem& item, int count,
+                                                              Work& work) {
   if (at.row < count) {
-    const int token = bit_at(visit.tokens, at.row);
+    const int token = bit_at(item.tokens, at.row);
     int slot = 0;
     MONOREF_KEEP_LOOP
-    while (work.ids[token * p.slots + slot] != visit.expert) ++slot;
+    while (work.ids[token * p.slots + slot] != item.expert) ++slot;
     const std::int32_t pair = (at.first_token + token) * p.slots + slot;
-    work.first_step[at.position * kTileTokens + at.row] = pair * p.steps() + visit.first;
-    work.weight[at.position * kTileTokens + at.row] = weight_of(p, visit, pair);
+    work.first_step[at.position * kTileTokens + at.row] = pair * p.steps() + item.first;
+    work.weight[at.position * kTileTokens + at.row] = weight_of(p, item, pair);
   }
   wave_sync();
   return {p, work.first_step + at.position * kTileTokens};
 }
 
-/// The token count that this wave's visits are multiplied for: the largest that one of them has,
-/// rounded up to an instantiated one. Wave-collective.
-MONOREF_DEVICE int tokens_of_wave(int count) {
+/// The token count that this wave's items are multiplied for: the largest that one of them has,
+/// rounded up to an instantiated one.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE int tokens_of_wave(int count) {
   if (!simt::any(count > 1)) return 1;
   if (!simt::any(count > 2)) return 2;
   if (!simt::any(count > 4)) return 4;
@@ -479,7 +483,7 @@ MONOREF_DEVICE bool shows_non_finite(const Down& p) {
                                        "rows that are not routed to an expert skip it");
 }
 
-/// Stores products begin .. end - 1 of a step, as far as there are tokens; `pads` as in a visit.
+/// Stores products begin .. end - 1 of a step, as far as there are tokens; `pads` as in an item.
 ///
 /// In the narrow form a token's last unit may stand in for others, with weight 0. That adds 0, or
 /// NaN if its dot is not finite; the NaN may as well be its own product.
@@ -498,10 +502,10 @@ MONOREF_DEVICE void store_some(const float (&sums)[kTileTokens], const float* we
   }
 }
 
-/// Stores the weighted products of step `step` of a visit and resets the sums.
-MONOREF_DEVICE void store_products(const TilePlace& at, const Visit& visit, int step, int count,
+/// Stores the weighted products of step `step` of an item and resets the sums.
+MONOREF_DEVICE void store_products(const TileThread& at, const WorkItem& item, int step, int count,
                                    float (&sums)[1][kTileTokens], Work& work) {
-  const bool pads = visit.pads && step == visit.steps - 1;
+  const bool pads = item.pads && step == item.steps - 1;
   const float* weight = work.weight + at.position * kTileTokens;
   float* products =
       work.products + at.position * kProductsStride + step * count * kTileRows + at.row;
@@ -512,20 +516,21 @@ MONOREF_DEVICE void store_products(const TilePlace& at, const Visit& visit, int 
   for (int i = 0; i < kTileTokens; ++i) sums[0][i] = 0.0F;
 }
 
-/// Multiplies this thread's visit of a batch with its tokens and stores the products. `loading` has
-/// the visit's first columns on entry, and those of the next batch on return. Block-collective.
+/// Multiplies this thread's item of a batch with its tokens and stores the products. `loading` has
+/// the item's first columns on entry, and those of the next batch on return.
 template <bool fp4>
-MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const VisitList& list,
-                             const Batch& batch, const Visit& visit, RowCodes (&loading)[1],
-                             Work& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void multiply(const Down& p, const TileThread& at,
+                                                      const ItemList& list, const Batch& batch,
+                                                      const WorkItem& item, RowCodes (&loading)[1],
+                                                      Work& work) {
   constexpr int kLoad = kLoadCodes<fp4>;
-  const int count = lanes_of(visit.tokens);
+  const int count = lanes_of(item.tokens);
   const int tokens = same_in_wave(tokens_of_wave(count)), bits = chunk_bits<fp4>(tokens);
-  const VisitTokens rows = find_tokens(p, at, visit, count, work);
-  const int columns = visit.expert < 0 ? 0 : visit.steps * kStep;
-  const int longest = same_in_wave(list.cut_at(batch.begin).span) * kStep;
-  const MatrixRow weights = visit.expert < 0 ? MatrixRow{} : row_of(p, at, visit);
-  float* operands = work.operands + at.position * kTeamStride;
+  const ItemTokens rows = find_tokens(p, at, item, count, work);
+  const int columns = item.expert < 0 ? 0 : item.steps * kStep;
+  const int longest = same_in_wave(list.split_at(batch.begin).span) * kStep;
+  const MatrixRow weights = item.expert < 0 ? MatrixRow{} : row_of(p, at, item);
+  float* operands = work.operands + at.position * kGroupStride;
 
   float sums[1][kTileTokens] = {};
   KeptCodes<1, kMaxThreads> codes{};
@@ -545,30 +550,30 @@ MONOREF_DEVICE void multiply(const Down& p, const TilePlace& at, const VisitList
       if (columns > 0 && shows_non_finite(p))
         not_finite = codes.any_not_finite<fp4>(p.stack.e8m0_zero) || not_finite;
       if (k + kLoad < columns)
-        loading[0].load<fp4>(weights, visit.first * kStep + k + kLoad);
+        loading[0].load<fp4>(weights, item.first * kStep + k + kLoad);
       else
         load_batch(p, at, list, batch.end, work, loading[0]);
     }
     if (here > 0) add_chunk<fp4>(codes, tokens, operands, k % kLoad, p.stack.e8m0_zero, sums);
-    if (here > 0 && following % kStep == 0) store_products(at, visit, k / kStep, count, sums, work);
+    if (here > 0 && following % kStep == 0) store_products(at, item, k / kStep, count, sums, work);
   }
   work.not_finite[at.position * kTileRows + at.row] = not_finite ? 1 : 0;
   __syncthreads();
 }
 
-/// Adds the products of visit `i` of a batch that go to `wave` to the accumulators of this thread's
+/// Adds the products of item `i` of a batch that go to `wave` to the accumulators of this thread's
 /// row, for every `shares`-th token, a power of two, from number `share` on.
-MONOREF_DEVICE void add_visit(const TilePlace& at, int i, int wave, int share, int shares,
-                              Work& work) {
-  const Placed visit = work.placed[i];
-  float* sums = work.sums + (visit.set * kWaves + wave) * kTileSums + at.row;
+MONOREF_DEVICE void add_item(const TileThread& at, int i, int wave, int share, int shares,
+                             Work& work) {
+  const BatchEntry item = work.entries[i];
+  float* sums = work.sums + (item.set * kWaves + wave) * kTileSums + at.row;
   const float* products = work.products + i * kProductsStride + at.row;
-  const int count = lanes_of(visit.tokens), first = (wave - visit.wave) & (kWaves - 1);
+  const int count = lanes_of(item.tokens), first = (wave - item.wave) & (kWaves - 1);
   MONOREF_KEEP_LOOP
-  for (int step = first; step < visit.steps; step += kWaves) {
+  for (int step = first; step < item.steps; step += kWaves) {
     const float* product = products + step * count * kTileRows;
     MONOREF_KEEP_LOOP
-    for (std::uint32_t left = visit.tokens; left != 0; left &= left - 1) {
+    for (std::uint32_t left = item.tokens; left != 0; left &= left - 1) {
       const int token = bit_at(left, 0);
       if ((token & (shares - 1)) == share) sums[token * kTileRows] += *product;
       product += kTileRows;
@@ -576,36 +581,38 @@ MONOREF_DEVICE void add_visit(const TilePlace& at, int i, int wave, int share, i
   }
 }
 
-/// Adds the products of a batch of `count` visits to the accumulators in the order of the units:
-/// each wave, row and share of the tokens by a thread of its own. Block-collective.
+/// Adds the products of a batch of `count` items to the accumulators in the order of the units:
+/// each wave, row and share of the tokens by a thread of its own.
 ///
 /// In the wide form a token that is not routed to an expert multiplies its weights by 0, and that
 /// by 0 once more: this adds 0, or NaN, if one of the weights is not finite.
-MONOREF_DEVICE void add_products(const TilePlace& at, std::int32_t count, Work& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void add_products(const TileThread& at, std::int32_t count,
+                                                          Work& work) {
   const int wave = at.position % kWaves;
   const int share = at.position / kWaves, shares = at.positions / kWaves;
   MONOREF_KEEP_LOOP
   for (int i = 0; i < count; ++i) {
-    add_visit(at, i, wave, share, shares, work);
+    add_item(at, i, wave, share, shares, work);
     if (at.position == 0 && work.not_finite[i * kTileRows + at.row] != 0)
-      work.poisoned[at.row] |= ~work.placed[i].tokens;
+      work.poisoned[at.row] |= ~work.entries[i].tokens;
   }
   __syncthreads();
 }
 
-/// Multiplies a batch and adds its products. `loading` has the first columns of this thread's visit
-/// on entry, and those of the next batch on return. Block-collective.
-MONOREF_DEVICE void make_batch(const Down& p, const TilePlace& tile, const VisitList& list,
-                               const Batch& batch, RowCodes (&loading)[1], Work& work) {
-  TilePlace at = tile;
+/// Multiplies a batch and adds its products. `loading` has the first columns of this thread's item
+/// on entry, and those of the next batch on return.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_batch(const Down& p, const TileThread& tile,
+                                                        const ItemList& list, const Batch& batch,
+                                                        RowCodes (&loading)[1], Work& work) {
+  TileThread at = tile;
   at.row = in_this_turn(at.row);
   at.row_tile = in_this_turn(at.row_tile);
-  const Visit visit = visit_in(p, at, list, batch, work);
-  if (at.row == 0) work.placed[at.position] = {visit.tokens, visit.steps, visit.wave, visit.set};
-  if (same_in_wave(visit.fp4 ? 1 : 0) != 0)
-    multiply<true>(p, at, list, batch, visit, loading, work);
+  const WorkItem item = item_in(p, at, list, batch, work);
+  if (at.row == 0) work.entries[at.position] = {item.tokens, item.steps, item.wave, item.set};
+  if (same_in_wave(item.fp4 ? 1 : 0) != 0)
+    multiply<true>(p, at, list, batch, item, loading, work);
   else
-    multiply<false>(p, at, list, batch, visit, loading, work);
+    multiply<false>(p, at, list, batch, item, loading, work);
   add_products(at, batch.end - batch.begin, work);
 }
 
@@ -632,7 +639,7 @@ MONOREF_DEVICE float total_of(const Down& p, const float* sums) {
   return total[0] * p.scaling + total[1];
 }
 
-MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& work) {
+MONOREF_DEVICE void store_tile(const Down& p, const TileThread& at, const Work& work) {
   const int count = at.tokens * kTileRows;
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < count; i += at.threads) {
@@ -644,17 +651,18 @@ MONOREF_DEVICE void store_tile(const Down& p, const TilePlace& at, const Work& w
   }
 }
 
-/// One whole tile. Block-collective.
-MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
+/// One whole tile.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_tile(const Down& p, const TileThread& at,
+                                                       Work& work) {
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < kSets * kWaves * kTileSums; i += at.threads) work.sums[i] = 0.0F;
   if (at.thread < kTileRows) work.poisoned[at.thread] = 0;
   if (at.thread == 0) work.most_tokens = 0;
   load_ids(p, at, work);
-  const VisitList found = p.is_wide() ? list_groups(p, at, work) : list_tokens(p, at, work);
+  const ItemList found = p.is_wide() ? list_experts(p, at, work) : list_tokens(p, at, work);
   if (at.thread == 0) work.list = found;
   __syncthreads();
-  const VisitList& list = work.list;
+  const ItemList& list = work.list;
   RowCodes loading[1] = {};
   load_batch(p, at, list, 0, work, loading[0]);
   MONOREF_KEEP_LOOP
@@ -690,7 +698,7 @@ MONOREF_DEVICE void make_tile(const Down& p, const TilePlace& at, Work& work) {
 //          * scaling) + shared total, each summed from 0
 // Launch   any grid in x, which goes over tiles of 16 rows of the weights times 16 tokens: up to 16
 //          tokens have hidden / 16 of them. Blocks of 64 or 128 threads in one dimension: 16 for
-//          each visit of a batch.
+//          each item of a batch.
 // Misuse   Other sizes, options and blocks write nothing.
 MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_down)(
     const std::uint8_t* mid8, const std::uint8_t* mid_scale, const std::int32_t* topk_ids,
@@ -729,7 +737,7 @@ MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_down)(
     if (MONOREF_FAULT(down_last_tile_lost, "X03", "the last tile of rows is not written") &&
         i == p.tiles() - 1)
       continue;
-    make_tile(p, place_of_tile(p, i), work[0]);
+    make_tile(p, thread_of_tile(p, i), work[0]);
   }
 }
 MONOREF_REGISTER(monoref_expert_down);

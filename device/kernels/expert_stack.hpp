@@ -12,8 +12,8 @@
 namespace monoref::kernels {
 namespace {  // each variant of a kernel has its own
 
-constexpr int kStep = 128;       ///< k of a matrix-core step, a multiple of which all widths are
-constexpr int kTileRows = 16;    ///< rows whose codes of 16 bytes follow each other
+constexpr int kStep = 128;       ///< k of a matrix-core step; all widths are multiples of it
+constexpr int kTileRows = 16;    ///< rows whose 16-byte vectors of codes are consecutive
 constexpr int kTileTokens = 16;  ///< tokens that share one read of the weights
 
 /// Values of a kernel's `weights` parameter.
@@ -43,7 +43,7 @@ struct ExpertStack {
 
   MONOREF_MEMBER bool has_shared() const { return shared_codes != nullptr || experts > n_routed; }
 
-  /// True if an id names an expert; any id may be asked for.
+  /// True if an id names an expert; takes any id.
   MONOREF_MEMBER bool names_expert(std::int32_t id) const {
     return id >= 0 && (id < n_routed || (id == n_routed && has_shared()));
   }
@@ -100,7 +100,7 @@ struct MatrixRow {
   }
 
   /// The 16 bytes of codes that lie `i` vectors behind byte `byte` of the row, a multiple of 16.
-  MONOREF_MEMBER const std::uint8_t* run(std::int32_t byte, int i) const {
+  MONOREF_MEMBER const std::uint8_t* vector(std::int32_t byte, int i) const {
     if (MONOREF_FAULT_AT(mx_weights_not_shuffled)) return codes + byte + 16 * i;
     return codes + std::int64_t{byte} * kTileRows + i * 16 * kTileRows;
   }

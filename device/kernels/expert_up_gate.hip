@@ -10,14 +10,14 @@
 //
 // Work. A block computes tiles of 16 gate rows and their 16 up rows, for up to 16 (row, slot) pairs
 // of one expert, whose weights are read once for all of them: the block of an expert's first pair
-// gathers the others, and those of the others have nothing to do. A slice belongs to a team of 16
+// gathers the others, and the blocks of the others return at once. A slice belongs to a group of 16
 // lanes, each with a gate row and its up row.
 
 #include <cstdint>
 
 #include "device/kernels/arithmetic.hpp"
+#include "device/kernels/expert_group.hpp"
 #include "device/kernels/expert_stack.hpp"
-#include "device/kernels/expert_team.hpp"
 #include "device/kernels/flat_grid.hpp"
 #include "device/kernels/mx_words.hpp"
 #include "device/kernels/number_formats.hpp"
@@ -29,7 +29,7 @@ namespace monoref::kernels {
 namespace {
 
 constexpr int kSlices = 8;
-constexpr int kMaxThreads = kSlices * kTeamThreads;
+constexpr int kMaxThreads = kSlices * kGroupThreads;
 constexpr int kMaxWaves = kMaxThreads / 32;
 constexpr int kMatrices = 2;  ///< gate and up
 constexpr int kTileSums = kTileTokens * kTileRows;
@@ -68,21 +68,21 @@ struct Pairs {
 /// Shared memory of a block.
 struct Work {
   union {
-    simt::Vec16 codes[kMatrices * kLoadRuns * kMaxThreads];  ///< each thread's own
-    float partials[kMatrices * kSlices * kTileSums];         ///< [gate or up][slice][token][row]
+    simt::Vec16 codes[kMatrices * kLoadVectors * kMaxThreads];  ///< each thread's own
+    float partials[kMatrices * kSlices * kTileSums];            ///< [gate or up][slice][token][row]
   };
-  float operands[kSlices * kTeamStride];
+  float operands[kSlices * kGroupStride];
   Pairs pairs;
 };
 
 /// A thread's coordinates in its tile.
-struct TilePlace {
+struct TileThread {
   ExpertMatrix matrix;
   std::int32_t row_tile;  ///< of the gate, and of the up rows
   std::int32_t tokens;    ///< pairs of the tile: 1 .. 16
   int thread;             ///< of the block
-  int row;                ///< 0 .. 15, and its number in its team
-  int slice;              ///< 0 .. 7, its team's
+  int row;                ///< 0 .. 15, and its number in its group
+  int slice;              ///< 0 .. 7, its group's
 
   /// The gate row, or the up row, whose chains this thread has.
   MONOREF_MEMBER std::int32_t matrix_row(int up, std::int32_t inter) const {
@@ -103,9 +103,11 @@ MONOREF_DEVICE TokenRow token_row(const UpGate& p, std::int32_t pair) {
 }
 
 /// Lists the pairs of an expert from its `first`-th on, as many as a tile takes, in ascending
-/// order, and returns how many pairs it has in all. Block-collective.
-MONOREF_DEVICE std::int32_t gather_pairs(const UpGate& p, std::int32_t expert, std::int32_t first,
-                                         Pairs& pairs) {
+/// order, and returns how many pairs it has in all.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t gather_pairs(const UpGate& p,
+                                                                  std::int32_t expert,
+                                                                  std::int32_t first,
+                                                                  Pairs& pairs) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int wave = thread / simt::kWave, waves = threads / simt::kWave;
   std::int32_t found = 0;
@@ -116,32 +118,33 @@ MONOREF_DEVICE std::int32_t gather_pairs(const UpGate& p, std::int32_t expert, s
     const std::uint64_t matches = simt::ballot(match);
     if (simt::lane() == 0) pairs.of_wave[wave] = lanes_of(matches);
     __syncthreads();
-    std::int32_t place = found - first + lanes_of(matches & lanes_below());
+    std::int32_t index = found - first + lanes_of(matches & lanes_below());
     MONOREF_KEEP_LOOP
     for (int i = 0; i < waves; ++i) {
-      if (i < wave) place += pairs.of_wave[i];
+      if (i < wave) index += pairs.of_wave[i];
       found += pairs.of_wave[i];
     }
-    if (match && place >= 0 && place < kTileTokens) {
-      pairs.number[place] = pair;
-      pairs.row[place] = token_row(p, pair);
+    if (match && index >= 0 && index < kTileTokens) {
+      pairs.number[index] = pair;
+      pairs.row[index] = token_row(p, pair);
     }
     __syncthreads();
   }
   return found;
 }
 
-/// Sums this thread's slice of its rows for the tile's tokens. Block-collective.
+/// Sums this thread's slice of its rows for the tile's tokens.
 template <bool fp4>
-MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work,
-                              float (&sums)[kMatrices][kTileTokens]) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void sum_slice(const UpGate& p, const TileThread& at,
+                                                       Work& work,
+                                                       float (&sums)[kMatrices][kTileTokens]) {
   constexpr int kLoad = kLoadCodes<fp4>;
-  const int tokens = same_in_wave(tokens_of_text(at.tokens)), bits = chunk_bits<fp4>(tokens);
+  const int tokens = same_in_wave(instantiated_tokens(at.tokens)), bits = chunk_bits<fp4>(tokens);
   const std::int32_t length = p.steps_of_slice() * kStep;
   const std::int32_t begin = at.slice * length;
   const std::int32_t end = begin + length < p.hidden() ? begin + length : p.hidden();
   const int staged = begin < end ? at.tokens : 0;
-  float* operands = work.operands + at.slice * kTeamStride;
+  float* operands = work.operands + at.slice * kGroupStride;
   const MatrixRow rows[kMatrices] = {MatrixRow::of(p.stack, at.matrix, at.matrix_row(0, p.inter)),
                                      MatrixRow::of(p.stack, at.matrix, at.matrix_row(1, p.inter))};
 
@@ -172,9 +175,10 @@ MONOREF_DEVICE void sum_slice(const UpGate& p, const TilePlace& at, Work& work,
   }
 }
 
-/// Stores this thread's sums where the codes were staged, which are done with. Block-collective.
-MONOREF_DEVICE void store_sums(const TilePlace& at, const float (&sums)[kMatrices][kTileTokens],
-                               Work& work) {
+/// Stores this thread's sums over the staged codes, which are no longer needed.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void store_sums(const TileThread& at,
+                                                        const float (&sums)[kMatrices][kTileTokens],
+                                                        Work& work) {
   __syncthreads();
   MONOREF_UNROLL
   for (int up = 0; up < kMatrices; ++up) {
@@ -206,7 +210,7 @@ MONOREF_DEVICE float swiglu(float gate, float up, float limit, float alpha, floa
 }
 
 /// Adds the slices' sums of the tile's outputs and stores their SwiGLU.
-MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Work& work) {
+MONOREF_DEVICE void store_tile(const UpGate& p, const TileThread& at, const Work& work) {
   const int count = at.tokens * kTileRows;
   MONOREF_KEEP_LOOP
   for (int i = at.thread; i < count; i += static_cast<int>(blockDim.x)) {
@@ -223,22 +227,22 @@ MONOREF_DEVICE void store_tile(const UpGate& p, const TilePlace& at, const Work&
                        : part;
       }
     }
-    const std::int64_t place =
+    const std::int64_t index =
         std::int64_t{work.pairs.number[i / kTileRows]} * p.inter + at.row_tile * kTileRows;
-    in_global(p.mid)[place + i % kTileRows] =
+    in_global(p.mid)[index + i % kTileRows] =
         bf16_of(swiglu(sum[0], sum[1], p.limit, p.alpha, p.beta));
   }
 }
 
 /// What a pair without an expert gets: zeros.
-MONOREF_DEVICE void store_zeros(const UpGate& p, std::int32_t pair, const TilePlace& at) {
+MONOREF_DEVICE void store_zeros(const UpGate& p, std::int32_t pair, const TileThread& at) {
   if (at.thread < kTileRows)
     in_global(p.mid)[std::int64_t{pair} * p.inter + at.row_tile * kTileRows + at.thread] = 0;
 }
 
 /// One tile of rows for all pairs of the expert of `pair`, if that is the first of them.
-/// Block-collective.
-MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at, Work& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_tiles(const UpGate& p, std::int32_t pair,
+                                                        TileThread& at, Work& work) {
   std::int32_t expert = in_global(p.topk_ids)[pair];
   if (MONOREF_FAULT(upg_id_of_padded_row_used, "M15", "an id out of range is used") &&
       !p.stack.names_expert(expert)) {
@@ -281,7 +285,7 @@ MONOREF_DEVICE void make_tiles(const UpGate& p, std::int32_t pair, TilePlace& at
 //          topk_ids int32 [rows, slots], dense: below n_routed a routed expert, n_routed the shared
 //          one, which is shared_w13 or, if that is null, w13's expert n_routed. Other ids, and
 //          n_routed where there is no shared expert, are not routed. An id that stands twice in a
-//          row is worked out twice.
+//          row is computed twice.
 //          w13 [experts, 2 * inter, hidden] E4M3FN, or packed E2M1 in half the bytes (the low
 //          nibble is the even one): gate rows, then up rows, each expert in the layout of
 //          shuffle_weight(16, 16), at a multiple of 16
@@ -316,7 +320,7 @@ MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_up_gate)(
       x8,    x8_row_stride, x_scale, topk_ids, mid,  static_cast<std::int32_t>(rows),
       slots, inter,         limit,   alpha,    beta, stack};
   if (blockDim.x > kMaxThreads || blockDim.x % simt::kWave != 0) return;
-  if (static_cast<int>(blockDim.x) < launch.slices() * kTeamThreads) return;
+  if (static_cast<int>(blockDim.x) < launch.slices() * kGroupThreads) return;
   const UpGate& p = kept_in_shared(kept, launch);
   for (std::int64_t pair = blockIdx.y; pair < p.pairs(); pair += gridDim.y) {
     for (std::int64_t tile = blockIdx.x; tile < inter / kTileRows; tile += gridDim.x) {
@@ -324,7 +328,7 @@ MONOREF_RESIDENT_KERNEL(128, 3, monoref_expert_up_gate)(
           tile == inter / kTileRows - 1)
         continue;
       const int thread = in_this_turn(static_cast<int>(threadIdx.x));
-      TilePlace at{
+      TileThread at{
           {}, static_cast<std::int32_t>(tile), 0, thread, thread % kTileRows, thread / kTileRows};
       make_tiles(p, static_cast<std::int32_t>(pair), at, work[0]);
     }

@@ -32,9 +32,10 @@ MONOREF_DEVICE void add_residual(const std::uint16_t* hidden, const std::uint16_
   }
 }
 
-/// The reciprocal root mean square (rstd) of a row. Block-collective.
-MONOREF_DEVICE float rstd_of_row(const float (&acc)[kThreadElements], std::int32_t hidden,
-                                 float eps, float* sums) {
+/// The reciprocal root mean square (rstd) of a row.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE float rstd_of_row(const float (&acc)[kThreadElements],
+                                                          std::int32_t hidden, float eps,
+                                                          float* sums) {
   float sum = 0.0F;
   for (const float value : acc) sum = simt::fma(value, value, sum);
   const float mean = block_sum(sum, sums) / static_cast<float>(hidden);

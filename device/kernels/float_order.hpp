@@ -31,9 +31,9 @@ MONOREF_DEVICE std::int32_t larger_rank(std::int32_t a, std::int32_t b) {
   return a > b ? a : b;
 }
 
-/// Maximum of 2^n neighbouring lanes, 2^n = `lanes` <= 32. Wave-collective.
+/// Maximum of 2^n neighbouring lanes, 2^n = `lanes` <= 32.
 template <int lanes>
-MONOREF_DEVICE std::int32_t largest_rank_of_lanes(std::int32_t rank) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE std::int32_t largest_rank_of_lanes(std::int32_t rank) {
   for (int mask = lanes / 2; mask > 0; mask /= 2)
     rank = larger_rank(rank, simt::shuffle_xor(rank, mask));
   return rank;

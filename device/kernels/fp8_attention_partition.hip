@@ -16,12 +16,12 @@
 //   o      ((v_scale * (1 / largest)) * acc) * (1 / (l > 0 ? l : 1)), as BF16
 //
 // Work. A block of 256 threads has one partition. First a thread has two keys, 128 apart, and a
-// chain for each of them and half of the heads: K comes in 16 bytes a lane, neighbouring lanes
-// neighbouring keys, and what shared memory hands out of q serves two keys. Then 16 threads share a
-// head, 16 keys each, and turn scores into weights in place. Last a thread has a dim and half of
-// the heads: a page of V holds 16 keys of a dim in 16 bytes, neighbouring lanes neighbouring dims.
-// Loads run ahead of their use, those of the first V even of the weights. The specification's wave
-// w is keys 32w .. 32w+31, whatever the wave of the chip.
+// chain for each of them and half of the heads: K is loaded 16 bytes a lane, neighbouring
+// lanes taking neighbouring keys, and each value of q read from shared memory serves two keys. Then
+// 16 threads share a head, 16 keys each, and turn scores into weights in place. Last a thread has a
+// dim and half of the heads: a page of V holds 16 keys of a dim in 16 bytes, neighbouring lanes
+// neighbouring dims. Loads run ahead of their use, those of the first V even of the weights. The
+// specification's wave w is keys 32w .. 32w+31, whatever the wave of the chip.
 
 #include <cstdint>
 
@@ -167,19 +167,19 @@ MONOREF_DEVICE void stage_partition(const Attention& a, const Partition& at,
 /// One 16-byte vector of K: 16 dims of a key.
 MONOREF_DEVICE simt::Vec16 load_key(const Attention& a, const Partition& at, const Workspace& work,
                                     std::int32_t key, std::int32_t dim) {
-  const PagePlace place{work.pages[key / kPageTokens], key % kPageTokens};
-  return simt::load16(in_global(a.k_cache) + k_element(a.shape, place, at.kv_head, dim));
+  const PagePosition position{work.pages[key / kPageTokens], key % kPageTokens};
+  return simt::load16(in_global(a.k_cache) + k_element(a.shape, position, at.kv_head, dim));
 }
 
 /// Continues the dots of `keys` keys with `heads` heads by a 16-byte vector of each. `q` is where
 /// its dims begin in the first head.
 template <int keys, int heads>
-MONOREF_DEVICE void dot_runs(const simt::Vec16 (&runs)[keys], const float* q,
-                             float (&dots)[2][heads]) {
+MONOREF_DEVICE void dot_vectors(const simt::Vec16 (&vectors)[keys], const float* q,
+                                float (&dots)[2][heads]) {
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
     Four k[keys];
-    for (int n = 0; n < keys; ++n) k[n] = field_values(runs[n].word[i]);
+    for (int n = 0; n < keys; ++n) k[n] = field_values(vectors[n].word[i]);
     for (int h = 0; h < heads; ++h) {
       const Four x = load_staged(q + h * kMaxDim + 4 * i);
       for (int n = 0; n < keys; ++n) {
@@ -203,15 +203,15 @@ MONOREF_DEVICE void dot_keys(const Attention& a, const Partition& at, const Work
   simt::Vec16 ahead[keys];
   for (int n = 0; n < keys; ++n) ahead[n] = load_key(a, at, work, first + n * kKeysApart, 0);
   MONOREF_KEEP_LOOP
-  for (std::int32_t d = 0; d < dims; d += kRunBytes) {
-    simt::Vec16 runs[keys];
-    const std::int32_t next = d + kRunBytes < dims ? d + kRunBytes : d;
+  for (std::int32_t d = 0; d < dims; d += kVectorBytes) {
+    simt::Vec16 vectors[keys];
+    const std::int32_t next = d + kVectorBytes < dims ? d + kVectorBytes : d;
     for (int n = 0; n < keys; ++n) {
-      runs[n] = ahead[n];
-      marks[n] |= nan_marks(runs[n], format);
+      vectors[n] = ahead[n];
+      marks[n] |= nan_marks(vectors[n], format);
       ahead[n] = load_key(a, at, work, first + n * kKeysApart, next);
     }
-    dot_runs(runs, q + d, dots);
+    dot_vectors(vectors, q + d, dots);
   }
   for (int n = 0; n < keys; ++n)
     for (float& dot : dots[n]) dot = unless_nan(marks[n], dot);
@@ -247,8 +247,9 @@ MONOREF_DEVICE void score_keys(const Attention& a, const Partition& at, const Wo
 }
 
 /// Turns the scores of a head into weights. Sixteen threads share a head, number `lane` of them has
-/// keys lane, lane + 16, ... Block-collective.
-MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Workspace& work) {
+/// keys lane, lane + 16, ...
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void weigh_keys(const Attention& a, const Partition& at,
+                                                        const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const std::int32_t head = thread / kHeadThreads, lane = thread % kHeadThreads;
   const bool exists = head < a.group;
@@ -298,31 +299,31 @@ MONOREF_DEVICE void weigh_keys(const Attention& a, const Partition& at, const Wo
 
 /// A 16-byte vector of V with the bytes of keys at or behind the context zeroed. `keys`: those of
 /// its page that are below it.
-MONOREF_DEVICE simt::Vec16 zero_behind(simt::Vec16 run, std::int32_t keys) {
+MONOREF_DEVICE simt::Vec16 zero_behind(simt::Vec16 vector, std::int32_t keys) {
   for (int i = 0; i < 4; ++i) {
     const std::int32_t kept = keys - 4 * i;
-    if (kept < 4) run.word[i] &= kept <= 0 ? 0 : (1U << 8 * kept) - 1;
+    if (kept < 4) vector.word[i] &= kept <= 0 ? 0 : (1U << 8 * kept) - 1;
   }
-  return run;
+  return vector;
 }
 
 /// One dim of a page of V.
 MONOREF_DEVICE simt::Vec16 load_page(const Attention& a, const Partition& at, const Workspace& work,
                                      std::int32_t page, std::int32_t dim) {
-  const PagePlace place{work.pages[page], 0};
+  const PagePosition position{work.pages[page], 0};
   const std::uint8_t* cache = in_global(a.v_cache);
-  simt::Vec16 run = simt::load16(cache + v_element(a.shape, place, at.kv_head, dim));
+  simt::Vec16 vector = simt::load16(cache + v_element(a.shape, position, at.kv_head, dim));
   if (MONOREF_FAULT(attention_v_in_k_layout, "P16", "V is read in the order of K")) {
-    run = {};
+    vector = {};
     for (std::int32_t key = 0; key < kPageTokens; ++key)
-      run.word[key / 4] |=
-          std::uint32_t{cache[k_element(a.shape, {place.page, key}, at.kv_head, dim)]}
+      vector.word[key / 4] |=
+          std::uint32_t{cache[k_element(a.shape, {position.page, key}, at.kv_head, dim)]}
           << key % 4 * 8;
   }
   if (!a.zeroes_values ||
       MONOREF_FAULT(attention_v_not_zeroed, "F09", "V of masked keys counts as what memory holds"))
-    return run;
-  return zero_behind(run, at.keys - page * kPageTokens);
+    return vector;
+  return zero_behind(vector, at.keys - page * kPageTokens);
 }
 
 /// One dim of a wave's keys.
@@ -330,8 +331,8 @@ struct WaveValues {
   simt::Vec16 page[kWavePages];
 };
 
-/// Loads this thread's dim of a wave's keys; of a head_dim below 128 some threads have none, and go
-/// along with the last.
+/// Loads this thread's dim of a wave's keys; below a head_dim of 128 surplus threads load
+/// the last dim as well.
 MONOREF_DEVICE WaveValues load_wave(const Attention& a, const Partition& at, const Workspace& work,
                                     std::int32_t wave) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
@@ -350,7 +351,7 @@ MONOREF_DEVICE std::int32_t waves_of_partition(const Attention& a, const Partiti
   return (at.keys + kWaveKeys - 1) / kWaveKeys;
 }
 
-/// The wave whose turn comes after `step` others.
+/// The wave that comes after `step` others in the order of the sum.
 MONOREF_DEVICE std::int32_t wave_of_step(std::int32_t step, std::int32_t waves) {
   return MONOREF_FAULT(attention_waves_reversed, "D01", "waves are added from the last") &&
                  waves > 0
@@ -361,10 +362,11 @@ MONOREF_DEVICE std::int32_t wave_of_step(std::int32_t step, std::int32_t waves) 
 /// Continues the chains of a dim with `heads` heads by the keys of one page. `weights` is where the
 /// page begins in the first of them.
 template <int heads>
-MONOREF_DEVICE void weigh_page(const simt::Vec16& run, const float* weights, float (&sums)[heads]) {
+MONOREF_DEVICE void weigh_page(const simt::Vec16& vector, const float* weights,
+                               float (&sums)[heads]) {
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
-    const Four v = field_values(run.word[i]);
+    const Four v = field_values(vector.word[i]);
     for (int h = 0; h < heads; ++h) {
       const Four p = load_staged(weights + h * kHeadKeys + 4 * i);
       for (int j = 0; j < 4; ++j) sums[h] = simt::fma(p.value[j], v.value[j], sums[h]);
@@ -424,9 +426,10 @@ MONOREF_DEVICE void make_outputs(const Attention& a, const Partition& at, const 
   }
 }
 
-/// One whole partition, for at most `heads` heads. Block-collective.
+/// One whole partition, for at most `heads` heads.
 template <int heads>
-MONOREF_DEVICE void attend(const Attention& a, const Partition& at, const Workspace& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void attend(const Attention& a, const Partition& at,
+                                                    const Workspace& work) {
   stage_partition(a, at, work);
   __syncthreads();
   score_keys<heads / kHalves>(a, at, work);
@@ -439,7 +442,8 @@ MONOREF_DEVICE void attend(const Attention& a, const Partition& at, const Worksp
 }
 
 /// All partitions of this block.
-MONOREF_DEVICE void attend_all(const Attention& a, std::int64_t rows, const Workspace& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void attend_all(const Attention& a, std::int64_t rows,
+                                                        const Workspace& work) {
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     for (auto head = static_cast<std::int32_t>(blockIdx.z); head < a.shape.heads;
          head += static_cast<std::int32_t>(gridDim.z)) {
@@ -461,9 +465,9 @@ MONOREF_DEVICE void attend_all(const Attention& a, std::int64_t rows, const Work
 
 MONOREF_DEVICE bool is_legal(const Attention& a) {
   const std::int32_t dim = a.shape.head_dim;
-  return blockDim.x == kThreads && dim >= kRunBytes && dim <= kMaxDim && dim % kRunBytes == 0 &&
-         a.group >= 1 && a.group <= kMaxHeads && (a.shape.sides == 1 || a.shape.sides == 2) &&
-         a.pages >= 1;
+  return blockDim.x == kThreads && dim >= kVectorBytes && dim <= kMaxDim &&
+         dim % kVectorBytes == 0 && a.group >= 1 && a.group <= kMaxHeads &&
+         (a.shape.sides == 1 || a.shape.sides == 2) && a.pages >= 1;
 }
 
 }  // namespace

@@ -16,8 +16,9 @@
 namespace monoref::kernels {
 namespace {
 
-/// Sum of decode_lens[0 .. request), in every lane. Wave-collective.
-MONOREF_DEVICE std::int64_t tokens_before(const std::int32_t* decode_lens, std::int64_t request) {
+/// Sum of decode_lens[0 .. request), in every lane.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE std::int64_t tokens_before(const std::int32_t* decode_lens,
+                                                                  std::int64_t request) {
   std::int64_t sum = 0;
   const std::int64_t end =
       MONOREF_FAULT(grid_start_inclusive, "own", "a request's tokens start behind its own")
@@ -36,9 +37,8 @@ struct RequestTokens {
 
 /// The tokens of a request, of which only those below `lmax` and inside the batch of `tokens`
 /// exist.
-MONOREF_DEVICE RequestTokens tokens_of_request(const std::int32_t* decode_lens,
-                                               std::int64_t request, std::int64_t lmax,
-                                               std::int64_t tokens) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE RequestTokens tokens_of_request(
+    const std::int32_t* decode_lens, std::int64_t request, std::int64_t lmax, std::int64_t tokens) {
   std::int64_t start = tokens_before(decode_lens, request);
   if (MONOREF_FAULT(grid_start_uniform, "T03",
                     "a request's tokens start at request times the grid's width"))
@@ -51,10 +51,12 @@ MONOREF_DEVICE RequestTokens tokens_of_request(const std::int32_t* decode_lens,
 
 /// Scatters whole token rows into the padded grid; a wave moves one row at a time.
 template <class Element>
-MONOREF_DEVICE void scatter_tokens(const Element* tokens, std::int64_t token_stride,
-                                   const std::int32_t* decode_lens, Element* grid,
-                                   std::int64_t requests, std::int64_t lmax, std::int64_t inner,
-                                   std::int64_t token_count, Element pad) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void scatter_tokens(const Element* tokens,
+                                                           std::int64_t token_stride,
+                                                           const std::int32_t* decode_lens,
+                                                           Element* grid, std::int64_t requests,
+                                                           std::int64_t lmax, std::int64_t inner,
+                                                           std::int64_t token_count, Element pad) {
   const std::int64_t waves = blockDim.x / simt::kWave;
   const std::int64_t stride =
       MONOREF_FAULT(grid_token_stride_ignored, "T05", "tokens read as if contiguous")

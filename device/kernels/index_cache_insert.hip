@@ -84,8 +84,8 @@ MONOREF_DEVICE std::int32_t threads_of_row(const IndexKeys<Element>& keys,
 /// Where element d of a key lies behind the start of its row: rows are plain. (The fault lays 16
 /// rows out as tiles of 16 x 16, where they fill whole ones.)
 template <class Element>
-MONOREF_DEVICE std::int64_t place_in_row(const IndexCache<Element>& cache, std::int64_t slot,
-                                         std::int64_t d) {
+MONOREF_DEVICE std::int64_t offset_in_row(const IndexCache<Element>& cache, std::int64_t slot,
+                                          std::int64_t d) {
   const bool whole_tiles = cache.dim % 16 == 0 && cache.block_size % 16 == 0;
   if (MONOREF_FAULT(insert_tiled_rows, "P07", "keys stored as 16x16 tiles") && whole_tiles)
     return d / 16 * 256 + slot % 16 * (16 - cache.token_stride) + d % 16;
@@ -118,7 +118,7 @@ MONOREF_DEVICE void write_key(const IndexKeys<Element>& keys, std::int64_t row,
           ? 1
           : keys.dim_stride;
   for (std::int64_t d = first; d < dim; d += step)
-    to[place_in_row(cache, slot, d)] = from[d * from_step];
+    to[offset_in_row(cache, slot, d)] = from[d * from_step];
 }
 
 /// The slot of key `row`; negative: not written.

@@ -1,4 +1,4 @@
-// index_score: how much the best key of every block has to say to each query row and index head.
+// index_score: the largest dot of every block's keys with each query row and index head.
 //
 // Source of the rule: mono-decode section 4, section 10 (order of k, NaN); upstream-semantics
 // section 4.1 for the BF16 cache and for scores without a scale.
@@ -11,11 +11,11 @@
 //           request; none if that row has no more than topk blocks
 //
 // Work. The q_len rows and heads of a request are columns of one pass over its keys. A block of 128
-// threads takes one block of keys at a time. The keys' bytes come in 16 a lane, neighbouring lanes
-// neighbouring bytes, one step ahead of their use, and change hands in shared memory, 128 bytes of
-// each key at a time; the columns wait there as binary32. With up to 4 columns a thread has one key
-// and all of them; with more it has two keys and half of the columns, since then what bounds the
-// work is how often shared memory hands out a column's numbers.
+// threads takes one block of keys at a time. The keys are loaded 16 bytes a lane, coalesced, one
+// step ahead of their use, and redistributed through shared memory, 128 bytes of each key at a
+// time; the columns are staged there as binary32. With up to 4 columns a thread has one key and all
+// of them; with more it has two keys and half of the columns, since reads of the columns from
+// shared memory are the bottleneck then.
 
 #include <cstdint>
 
@@ -36,10 +36,10 @@ constexpr int kThreads = kBlockTokens;
 constexpr int kMaxDim = 128;
 constexpr int kMaxColumns = 16;  ///< of one pass; more rows and heads are passes of their own
 constexpr int kPieceBytes = 128;
-constexpr int kPieceRuns = kPieceBytes / kRunBytes;
+constexpr int kPieceVectors = kPieceBytes / kVectorBytes;
 /// Distance of two keys in shared memory. 16 bytes of padding, so that lanes that read the same
 /// vector of neighbouring keys hit different banks.
-constexpr int kStagedKey = kPieceBytes + kRunBytes;
+constexpr int kStagedKey = kPieceBytes + kVectorBytes;
 constexpr int kStagedBytes = kThreads * kStagedKey;
 constexpr int kGroupLanes = 32;  ///< that find their maxima together
 constexpr int kGroups = kThreads / kGroupLanes;
@@ -56,23 +56,23 @@ struct E4m3Keys {
   static constexpr int kElementBytes = 1;
   E4m3 format;
 
-  MONOREF_MEMBER std::uint32_t marks(const simt::Vec16& run) const {
-    return nan_marks(run, format);
+  MONOREF_MEMBER std::uint32_t marks(const simt::Vec16& vector) const {
+    return nan_marks(vector, format);
   }
-  /// Four numbers of a run of 16 bytes, number `i` of those in it.
-  MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
-    return true_values(run.word[i], format);
+  /// Four numbers of a vector of 16 bytes, number `i` of those in it.
+  MONOREF_MEMBER Four four(const simt::Vec16& vector, int i) const {
+    return true_values(vector.word[i], format);
   }
 };
 struct Bf16Keys {
   static constexpr int kElementBytes = 2;
 
   MONOREF_MEMBER std::uint32_t marks(const simt::Vec16&) const { return 0; }  // they stay NaN
-  MONOREF_MEMBER Four four(const simt::Vec16& run, int i) const {
+  MONOREF_MEMBER Four four(const simt::Vec16& vector, int i) const {
     Four numbers;
     for (int j = 0; j < 4; ++j)
       numbers.value[j] = float_of_bf16(
-          static_cast<std::uint16_t>(run.word[2 * i + j / 2] >> (j % 2 == 0 ? 0 : 16)));
+          static_cast<std::uint16_t>(vector.word[2 * i + j / 2] >> (j % 2 == 0 ? 0 : 16)));
     return numbers;
   }
 };
@@ -128,7 +128,7 @@ MONOREF_DEVICE std::int32_t head_of_column(const Scoring& s, const Columns& colu
   return (columns.first + c) % s.heads;
 }
 
-/// The smaller of a number and 2^30, which is beyond all blocks and steps over them.
+/// The smaller of a number and 2^30, which is larger than any block number or step.
 MONOREF_DEVICE std::int32_t capped(std::int64_t number) {
   constexpr std::int64_t kBeyond = std::int64_t{1} << 30;
   return static_cast<std::int32_t>(number < kBeyond ? number : kBeyond);
@@ -154,9 +154,9 @@ MONOREF_DEVICE ScoredBlocks scored_blocks(const Scoring& s, std::int64_t request
 /// Stages the columns in shared memory, as [column][kMaxDim], and the contexts of their rows.
 MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, float* q,
                                   std::int32_t* contexts) {
-  const int runs = s.dim / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < columns.count * runs; i += kThreads) {
-    const int column = i / runs, d = i % runs * 8;
+  const int vectors = s.dim / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < columns.count * vectors; i += kThreads) {
+    const int column = i / vectors, d = i % vectors * 8;
     const std::uint16_t* from = in_global(s.q) +
                                 row_of_column(s, columns, column) * s.q_row_stride +
                                 head_of_column(s, columns, column) * s.q_head_stride;
@@ -186,8 +186,8 @@ MONOREF_DEVICE void stage_columns(const Scoring& s, const Columns& columns, floa
 
 /// A thread's part of one piece of a block of keys: 16-byte vector threadIdx.x mod 8 of keys
 /// threadIdx.x div 8, 16 further, ...
-struct PieceRuns {
-  simt::Vec16 run[kPieceRuns];
+struct PieceVectors {
+  simt::Vec16 vector[kPieceVectors];
 };
 
 /// Keys of a block that exist, and may be read.
@@ -199,41 +199,42 @@ MONOREF_DEVICE std::int32_t keys_of_block(const ScoredBlocks& blocks, std::int32
 /// Loads this thread's part of piece `piece` of a block; zeros for a block behind the last. What
 /// does not exist in a key or in the block is replaced by the last that does, so that no load
 /// depends on a condition of its lane.
-MONOREF_DEVICE PieceRuns load_piece(const Scoring& s, const ScoredBlocks& blocks,
-                                    std::int32_t block, std::int32_t piece,
-                                    std::int32_t row_bytes) {
-  PieceRuns runs{};
-  if (block >= blocks.end) return runs;
+MONOREF_DEVICE PieceVectors load_piece(const Scoring& s, const ScoredBlocks& blocks,
+                                       std::int32_t block, std::int32_t piece,
+                                       std::int32_t row_bytes) {
+  PieceVectors vectors{};
+  if (block >= blocks.end) return vectors;
   std::int64_t id = blocks.table[block];
   if (MONOREF_FAULT(score_block_id_is_position, "S11",
                     "the logical block is taken for the physical one"))
     id = block < s.cache_blocks ? block : id;
-  if (id < 0 || id >= s.cache_blocks) return runs;
+  if (id < 0 || id >= s.cache_blocks) return vectors;
   std::int64_t offset = id * s.block_bytes;
   if (MONOREF_FAULT(score_block_offset_31_bits, "O02", "offset of a block in 31 bits"))
     offset &= 0x7FFFFFFF;
   auto thread = static_cast<std::int32_t>(threadIdx.x);
   compute_here(thread);  // else the keys' addresses occupy registers that the dots need
-  const std::int32_t byte = piece * kPieceBytes + thread % kPieceRuns * kRunBytes;
+  const std::int32_t byte = piece * kPieceBytes + thread % kPieceVectors * kVectorBytes;
   const std::uint8_t* from =
-      in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kRunBytes);
+      in_global(s.cache) + offset + (byte < row_bytes ? byte : row_bytes - kVectorBytes);
   const std::int64_t token_bytes = MONOREF_FAULT(score_token_stride_ignored, "P06",
                                                  "keys taken to be as far apart as they are long")
                                        ? row_bytes
                                        : s.token_bytes;
   const std::int32_t keys = keys_of_block(blocks, block);
-  for (int i = 0; i < kPieceRuns; ++i) {
-    const std::int32_t key = thread / kPieceRuns + i * (kThreads / kPieceRuns);
-    runs.run[i] = simt::load16(from + (key < keys ? key : keys - 1) * token_bytes);
+  for (int i = 0; i < kPieceVectors; ++i) {
+    const std::int32_t key = thread / kPieceVectors + i * (kThreads / kPieceVectors);
+    vectors.vector[i] = simt::load16(from + (key < keys ? key : keys - 1) * token_bytes);
   }
-  return runs;
+  return vectors;
 }
 
-MONOREF_DEVICE void stage_piece(const PieceRuns& runs, std::uint8_t* staged) {
+MONOREF_DEVICE void stage_piece(const PieceVectors& vectors, std::uint8_t* staged) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = 0; i < kPieceRuns; ++i) {
-    const int key = thread / kPieceRuns + i * (kThreads / kPieceRuns);
-    simt::store16(staged + key * kStagedKey + thread % kPieceRuns * kRunBytes, runs.run[i]);
+  for (int i = 0; i < kPieceVectors; ++i) {
+    const int key = thread / kPieceVectors + i * (kThreads / kPieceVectors);
+    simt::store16(staged + key * kStagedKey + thread % kPieceVectors * kVectorBytes,
+                  vectors.vector[i]);
   }
 }
 
@@ -284,37 +285,39 @@ MONOREF_DEVICE void add_four(S, const Four (&keys)[S::kKeys], const float* q, Do
 
 /// Continues the dots of a share by one 16-byte vector of each of its keys.
 template <class Keys, class S>
-MONOREF_DEVICE void add_run(S share, const Keys& keys, const simt::Vec16 (&run)[S::kKeys],
-                            const float* q, Dots* dots) {
+MONOREF_DEVICE void add_vector(S share, const Keys& keys, const simt::Vec16 (&vector)[S::kKeys],
+                               const float* q, Dots* dots) {
   MONOREF_UNROLL
-  for (int i = 0; i < kRunBytes / Keys::kElementBytes / 4; ++i) {
+  for (int i = 0; i < kVectorBytes / Keys::kElementBytes / 4; ++i) {
     Four four[S::kKeys];
-    for (int n = 0; n < S::kKeys; ++n) four[n] = keys.four(run[n], i);
+    for (int n = 0; n < S::kKeys; ++n) four[n] = keys.four(vector[n], i);
     add_four(share, four, q + 4 * i, dots);
   }
 }
 
-/// Continues the dots of a share by `runs` 16-byte vectors of its staged keys, of which `first_key`
-/// is the first.
+/// Continues the dots of a share by `vectors` 16-byte vectors of its staged keys, of which
+/// `first_key` is the first.
 template <class Keys, class S>
-MONOREF_DEVICE void add_runs(S share, const Keys& keys, const std::uint8_t* first_key,
-                             const float* q, std::int32_t runs, Dots* dots) {
+MONOREF_DEVICE void add_vectors(S share, const Keys& keys, const std::uint8_t* first_key,
+                                const float* q, std::int32_t vectors, Dots* dots) {
   MONOREF_KEEP_LOOP
-  for (std::int32_t r = 0; r < runs; ++r) {
-    simt::Vec16 run[S::kKeys];
+  for (std::int32_t r = 0; r < vectors; ++r) {
+    simt::Vec16 vector[S::kKeys];
     for (int n = 0; n < S::kKeys; ++n) {
-      run[n] = simt::load16(first_key + n * kKeysApart * kStagedKey + r * kRunBytes);
-      dots->marks[n] |= keys.marks(run[n]);
+      vector[n] = simt::load16(first_key + n * kKeysApart * kStagedKey + r * kVectorBytes);
+      dots->marks[n] |= keys.marks(vector[n]);
     }
-    add_run(share, keys, run, q + r * (kRunBytes / Keys::kElementBytes), dots);
+    add_vector(share, keys, vector, q + r * (kVectorBytes / Keys::kElementBytes), dots);
   }
 }
 
 /// The maxima of groups of lanes for the columns of a share, into best[column][group].
-/// Block-collective; `first_key` is where the block begins in the sequence.
+/// `first_key` is where the block begins in the sequence.
 template <class S>
-MONOREF_DEVICE void find_maxima(S, const Dots& dots, std::int32_t first_key,
-                                const std::int32_t* contexts, std::int32_t* best) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void find_maxima(S, const Dots& dots,
+                                                         std::int32_t first_key,
+                                                         const std::int32_t* contexts,
+                                                         std::int32_t* best) {
   const int group = S::key() / kGroupLanes;
   for (int c = 0; c < S::kColumns; ++c) {
     const int column = S::first_column() + c;
@@ -382,14 +385,16 @@ struct Workspace {
   std::int32_t* best;      ///< [kMaxColumns][kGroups]
 };
 
-/// Scores this block's share of a request for one set of columns. Block-collective.
+/// Scores this block's share of a request for one set of columns.
 template <class Keys>
-MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Columns& pass,
-                                  const ScoredBlocks& blocks, const Workspace& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void score_columns(const Scoring& s, const Keys& keys,
+                                                           const Columns& pass,
+                                                           const ScoredBlocks& blocks,
+                                                           const Workspace& work) {
   const std::int32_t row_bytes = s.dim * Keys::kElementBytes;
   const std::int32_t pieces = (row_bytes + kPieceBytes - 1) / kPieceBytes;
-  std::int32_t done = -1;  // the block whose maxima wait to be stored
-  PieceRuns ahead = load_piece(s, blocks, blocks.first, 0, row_bytes);
+  std::int32_t done = -1;  // the block whose maxima are still to be stored
+  PieceVectors ahead = load_piece(s, blocks, blocks.first, 0, row_bytes);
   for (std::int32_t block = blocks.first; block < blocks.end; block += blocks.step) {
     Dots dots{};
     for (std::int32_t piece = 0; piece < pieces; ++piece) {
@@ -402,11 +407,11 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
                          row_bytes);
       const std::int32_t left = row_bytes - piece * kPieceBytes;
       const float* q = work.q + piece * (kPieceBytes / Keys::kElementBytes);
-      const std::int32_t runs = (left < kPieceBytes ? left : kPieceBytes) / kRunBytes;
+      const std::int32_t vectors = (left < kPieceBytes ? left : kPieceBytes) / kVectorBytes;
       with_share(pass.count, [&](auto share) {
         if (share.key() < keys_of_block(blocks, block))
-          add_runs(share, keys, work.keys + share.key() * kStagedKey,
-                   q + share.first_column() * kMaxDim, runs, &dots);
+          add_vectors(share, keys, work.keys + share.key() * kStagedKey,
+                      q + share.first_column() * kMaxDim, vectors, &dots);
       });
     }
     with_share(pass.count, [&](auto share) {
@@ -420,8 +425,9 @@ MONOREF_DEVICE void score_columns(const Scoring& s, const Keys& keys, const Colu
 
 /// All work of this block of threads.
 template <class Keys>
-MONOREF_DEVICE void score_requests(const Scoring& s, const Keys& keys, std::int64_t rows,
-                                   const Workspace& work) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void score_requests(const Scoring& s, const Keys& keys,
+                                                            std::int64_t rows,
+                                                            const Workspace& work) {
   const std::int64_t requests = rows / s.tables.q_len;
   const std::int32_t all = s.tables.q_len * s.heads;
   for (std::int64_t request = blockIdx.y; request < requests; request += gridDim.y) {
@@ -442,7 +448,7 @@ MONOREF_DEVICE bool is_legal(const Scoring& s) {
   const auto base = reinterpret_cast<std::uintptr_t>(s.cache);
   const bool aligned = (base | static_cast<std::uintptr_t>(s.block_bytes) |
                         static_cast<std::uintptr_t>(s.token_bytes)) %
-                           kRunBytes ==
+                           kVectorBytes ==
                        0;
   return aligned && blockDim.x == kThreads && s.dim >= 16 && s.dim <= kMaxDim && s.dim % 16 == 0 &&
          s.heads >= 1 && s.tables.q_len >= 1 && s.init >= 0 && s.local >= 0 && s.world >= 1 &&
@@ -454,7 +460,7 @@ MONOREF_DEVICE bool is_legal(const Scoring& s) {
 // Inputs   q bf16 [rows, heads, dim], rows q_row_stride and heads q_head_stride elements apart,
 //          innermost stride 1; row n is query n mod q_len of request n div q_len
 //          cache codes [cache_blocks, 128, dim], blocks cache_block_stride and tokens
-//          cache_token_stride elements apart, innermost stride 1, all runs of 16 bytes aligned;
+//          cache_token_stride elements apart, innermost stride 1, all vectors of 16 bytes aligned;
 //          keys that no row of the request sees and blocks that are not listed are not read
 //          block_table int32 [.., width], rows table_row_stride elements apart: plain block ids;
 //          seq_lens int32 [..], seq_lens_stride elements apart, in keys, lengths below 1 count as 1

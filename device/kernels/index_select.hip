@@ -14,7 +14,7 @@
 // Work. A block of threads has one row and index head. It reads the scores once, into sort keys in
 // shared memory, and finds the smallest selected one digit by digit (8 bits of sort key and id, the
 // highest first) from histograms, until the blocks that share the digits found are just those that
-// are still wanted. The selected ones are collected in any order, and each finds its place by
+// are still wanted. The selected ones are collected in any order, and each finds its slot by
 // counting those before it: the order is total, so that no result depends on who comes first.
 
 #include <cstdint>
@@ -52,7 +52,7 @@ constexpr float kLocalKey = 1e29F;
 
 /// A sort key, and behind it the id in the order of ties: larger means earlier, and no two blocks
 /// of a row are equal.
-using Place = std::uint64_t;
+using RankKey = std::uint64_t;
 constexpr std::int64_t kNoCandidate = -1;
 
 /// What all rows of a launch share.
@@ -66,12 +66,12 @@ struct Rules {
     return (tie == kTieHigherId) !=
            MONOREF_FAULT(select_tie_reversed, "S14", "equal keys rank by the other tie rule");
   }
-  MONOREF_MEMBER Place place_of(std::uint32_t key, std::int32_t id) const {
+  MONOREF_MEMBER RankKey rank_key_of(std::uint32_t key, std::int32_t id) const {
     const auto low = static_cast<std::uint32_t>(id);
-    return Place{key} << kIdBits | (higher_id_first() ? low : kIdMask - low);
+    return RankKey{key} << kIdBits | (higher_id_first() ? low : kIdMask - low);
   }
-  MONOREF_MEMBER std::int32_t id_of(Place place) const {
-    const std::uint32_t low = static_cast<std::uint32_t>(place) & kIdMask;
+  MONOREF_MEMBER std::int32_t id_of(RankKey rank_key) const {
+    const std::uint32_t low = static_cast<std::uint32_t>(rank_key) & kIdMask;
     return static_cast<std::int32_t>(higher_id_first() ? low : kIdMask - low);
   }
 };
@@ -87,7 +87,7 @@ struct RowBlocks {
   MONOREF_MEMBER std::int32_t id(std::int32_t i) const { return first + i * step; }
 };
 
-/// `world` and `rank` deal the blocks round; 1 and 0: all are this rank's.
+/// `world` and `rank`: blocks are dealt to the ranks in turn; 1 and 0: all are this rank's.
 MONOREF_DEVICE RowBlocks blocks_of_row(std::int64_t context, std::int32_t world,
                                        std::int32_t rank) {
   const std::int64_t blocks = blocks_of_context(context);
@@ -138,8 +138,8 @@ MONOREF_DEVICE std::int32_t key_of_block(const Rules& rules, const RowBlocks& ro
   return sort_key(scores[id]);
 }
 
-/// Fills keys[0 .. count) with the sort keys of the row's blocks. Four scores go as one where they
-/// are neighbours, none of them pinned.
+/// Fills keys[0 .. count) with the sort keys of the row's blocks. Four neighbouring scores,
+/// none of them pinned, are loaded as one vector.
 MONOREF_DEVICE void load_keys(const Rules& rules, const RowBlocks& row, const float* scores,
                               std::uint32_t* keys) {
   const bool scored = row.blocks > rules.topk && row.step == 1;
@@ -148,10 +148,10 @@ MONOREF_DEVICE void load_keys(const Rules& rules, const RowBlocks& row, const fl
     const std::int32_t id = row.id(i);
     if (scored && i + 4 <= row.count && !is_pinned(rules, row, id) &&
         !is_pinned(rules, row, id + 3) && aligned16(scores + id)) {
-      simt::Vec16 run = simt::load16(scores + id);
-      for (std::uint32_t& word : run.word)
+      simt::Vec16 vector = simt::load16(scores + id);
+      for (std::uint32_t& word : vector.word)
         word = unsigned_key(sort_key(simt::bit_cast<float>(word)));
-      simt::store16(keys + i, run);
+      simt::store16(keys + i, vector);
       continue;
     }
     for (std::int32_t j = i; j < row.count && j < i + 4; ++j)
@@ -164,7 +164,7 @@ struct Workspace {
   std::uint32_t* keys;       ///< [kMaxBlocks]
   std::uint32_t* histogram;  ///< [kBins][kCopies]
   std::int32_t* found;       ///< [kFoundWords], of `find_bin`
-  Place* winners;            ///< [kMaxTopk], in any order
+  RankKey* winners;          ///< [kMaxTopk], in any order
   std::int32_t* winner_count;
   std::int32_t* ranked;  ///< [kMaxTopk]: ids, best first
   std::int32_t* slots;   ///< [kMaxTopk]: physical blocks in the order of the table
@@ -182,9 +182,9 @@ MONOREF_DEVICE std::int32_t count_of_bin(const std::uint32_t* histogram, std::in
 }
 
 /// Finds the bin that holds the `wanted`th largest, how many lie in higher bins, and how many in
-/// it. Wave-collective, called by one wave; its lanes take the bins from the highest down.
-MONOREF_DEVICE void find_bin(const std::uint32_t* histogram, std::int32_t wanted,
-                             std::int32_t* found) {
+/// it. Called by one wave; its lanes take the bins from the highest down.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void find_bin(const std::uint32_t* histogram,
+                                                     std::int32_t wanted, std::int32_t* found) {
   constexpr int kBinsPerLane = kBins / simt::kWave;
   std::int32_t counts[kBinsPerLane];
   std::int32_t total = 0;
@@ -210,21 +210,21 @@ MONOREF_DEVICE void find_bin(const std::uint32_t* histogram, std::int32_t wanted
 }
 
 MONOREF_DEVICE void count_digits(const Rules& rules, const RowBlocks& row, const Workspace& work,
-                                 Place prefix, int shift) {
+                                 RankKey prefix, int shift) {
   for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.count;
        i += static_cast<std::int32_t>(blockDim.x)) {
-    const Place place = rules.place_of(work.keys[i], row.id(i));
-    if (place >> shift >> kDigitBits != prefix) continue;
-    const auto digit = static_cast<std::int32_t>(place >> shift) & (kBins - 1);
+    const RankKey rank_key = rules.rank_key_of(work.keys[i], row.id(i));
+    if (rank_key >> shift >> kDigitBits != prefix) continue;
+    const auto digit = static_cast<std::int32_t>(rank_key >> shift) & (kBins - 1);
     simt::atomic_add(work.histogram + digit * kCopies + simt::lane() % kCopies, 1U);
   }
 }
 
-/// A place that exactly `rules.topk` blocks of the row reach; it has more than that.
-/// Block-collective.
-MONOREF_DEVICE Place smallest_winner(const Rules& rules, const RowBlocks& row,
-                                     const Workspace& work) {
-  Place prefix = 0;
+/// A rank key that exactly `rules.topk` blocks of the row reach; it has more than that.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE RankKey smallest_winner(const Rules& rules,
+                                                                const RowBlocks& row,
+                                                                const Workspace& work) {
+  RankKey prefix = 0;
   std::int32_t wanted = rules.topk;
   int shift = kDigits * kDigitBits;
   do {
@@ -243,38 +243,42 @@ MONOREF_DEVICE Place smallest_winner(const Rules& rules, const RowBlocks& row,
   return prefix << shift;
 }
 
-/// Collects the blocks of the row that reach `smallest`. Block-collective.
-MONOREF_DEVICE void collect_winners(const Rules& rules, const RowBlocks& row, Place smallest,
-                                    const Workspace& work) {
+/// Collects the blocks of the row that reach `smallest`.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void collect_winners(const Rules& rules,
+                                                             const RowBlocks& row, RankKey smallest,
+                                                             const Workspace& work) {
   for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.count;
        i += static_cast<std::int32_t>(blockDim.x)) {
-    const Place place = rules.place_of(work.keys[i], row.id(i));
-    if (place < smallest) continue;
+    const RankKey rank_key = rules.rank_key_of(work.keys[i], row.id(i));
+    if (rank_key < smallest) continue;
     const std::int32_t at = simt::atomic_add(work.winner_count, 1);
-    work.winners[at] = place;
+    work.winners[at] = rank_key;
   }
 }
 
-/// How many of `places` come before `place`.
-MONOREF_DEVICE std::int32_t count_before(const Place* places, std::int32_t count, Place place) {
+/// How many of `rank_keys` come before `rank_key`.
+MONOREF_DEVICE std::int32_t count_before(const RankKey* rank_keys, std::int32_t count,
+                                         RankKey rank_key) {
   std::int32_t before = 0;
   for (std::int32_t i = 0; i < count; ++i) {
     if (MONOREF_FAULT(select_equal_keys_collide, "S12", "equal keys take one place"))
-      before += places[i] >> kIdBits > place >> kIdBits ? 1 : 0;
+      before += rank_keys[i] >> kIdBits > rank_key >> kIdBits ? 1 : 0;
     else
-      before += places[i] > place ? 1 : 0;
+      before += rank_keys[i] > rank_key ? 1 : 0;
   }
   return before;
 }
 
 /// Selects of the row's blocks those that it keeps into work.winners, in any order, and returns how
-/// many. Block-collective.
-MONOREF_DEVICE std::int32_t select_winners(const Rules& rules, const RowBlocks& row,
-                                           const float* scores, const Workspace& work) {
+/// many.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t select_winners(const Rules& rules,
+                                                                    const RowBlocks& row,
+                                                                    const float* scores,
+                                                                    const Workspace& work) {
   load_keys(rules, row, scores, work.keys);
   if (threadIdx.x == 0) *work.winner_count = 0;
   __syncthreads();
-  const Place smallest = row.count > rules.topk ? smallest_winner(rules, row, work) : 0;
+  const RankKey smallest = row.count > rules.topk ? smallest_winner(rules, row, work) : 0;
   collect_winners(rules, row, smallest, work);
   __syncthreads();
   return row.count < rules.topk ? row.count : rules.topk;
@@ -308,9 +312,10 @@ MONOREF_DEVICE std::int64_t selected_context(const RowBlocks& row, std::int32_t 
 }
 
 /// Puts the physical blocks of ranked[0 .. count) into work.slots: full ones in their order, the
-/// last block of the row behind them. Returns whether it is among them. Block-collective.
-MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
-                                   const std::int32_t* table_row, const Workspace& work) {
+/// last block of the row behind them. Returns whether it is among them.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE bool fill_slots(const RowBlocks& row, std::int32_t count,
+                                                        const std::int32_t* table_row,
+                                                        const Workspace& work) {
   std::int32_t tail_rank = count;
   for (std::int32_t i = 0; i < count; ++i)
     if (work.ranked[i] == row.blocks - 1) tail_rank = i;
@@ -324,7 +329,7 @@ MONOREF_DEVICE bool place_in_slots(const RowBlocks& row, std::int32_t count,
   return tail_rank < count;
 }
 
-/// Writes the pages of the slots, eight a slot in two units of four; page ids wrap as int32 does.
+/// Writes the pages of the slots, eight a slot in two vectors of four; page ids wrap as int32 does.
 /// Two instantiations: in one body the compiler merges aligned and unaligned stores into narrow
 /// ones. `wide`: the row starts on 16 bytes.
 template <bool wide>
@@ -335,19 +340,19 @@ MONOREF_DEVICE void write_pages(const std::int32_t* slots, std::int32_t count, s
   const std::int32_t end =
       MONOREF_FAULT(select_stale_slots, "S06", "slots without a block are not written") ? count
                                                                                         : topk;
-  for (std::int32_t unit = static_cast<std::int32_t>(threadIdx.x); unit < 2 * end;
-       unit += static_cast<std::int32_t>(blockDim.x)) {
-    const std::int32_t slot = unit / 2;
+  for (std::int32_t vector = static_cast<std::int32_t>(threadIdx.x); vector < 2 * end;
+       vector += static_cast<std::int32_t>(blockDim.x)) {
+    const std::int32_t slot = vector / 2;
     simt::Vec16 pages{};
     if (slot < count ||
         MONOREF_FAULT(select_unused_slots_minus_one, "S12", "slots without a block hold -1")) {
       const std::int32_t block = slot < count ? slots[slot] : -1;
       const std::uint32_t first =
           static_cast<std::uint32_t>(block) * static_cast<std::uint32_t>(page_stride) +
-          4 * static_cast<std::uint32_t>(unit % 2);
+          4 * static_cast<std::uint32_t>(vector % 2);
       pages = {{first, first + 1, first + 2, first + 3}};
     }
-    std::int32_t* columns = row + std::int64_t{unit} * 4;
+    std::int32_t* columns = row + std::int64_t{vector} * 4;
     if constexpr (wide) {
       simt::store16(columns, pages);
     } else {
@@ -356,13 +361,12 @@ MONOREF_DEVICE void write_pages(const std::int32_t* slots, std::int32_t count, s
   }
 }
 
-/// Writes ids, pages and context of one row and head from ranked[0 .. count). Block-collective,
-/// after a barrier; another must lie between this and the next use of the workspace.
-MONOREF_DEVICE void emit_selection(const SelectionOutputs& out, const Rules& rules,
-                                   const RowBlocks& row, std::int32_t count, std::int64_t n,
-                                   std::int64_t head, const std::int32_t* table_row,
-                                   const Workspace& work) {
-  const bool has_tail = place_in_slots(row, count, table_row, work);
+/// Writes ids, pages and context of one row and head from ranked[0 .. count). After a barrier;
+/// another must lie between this and the next use of the workspace.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void emit_selection(
+    const SelectionOutputs& out, const Rules& rules, const RowBlocks& row, std::int32_t count,
+    std::int64_t n, std::int64_t head, const std::int32_t* table_row, const Workspace& work) {
+  const bool has_tail = fill_slots(row, count, table_row, work);
   if (out.topk_idx != nullptr) {
     std::int32_t* ids =
         in_global(out.topk_idx) + n * out.topk_row_stride + head * out.topk_head_stride;
@@ -383,8 +387,9 @@ MONOREF_DEVICE void emit_selection(const SelectionOutputs& out, const Rules& rul
         static_cast<std::int32_t>(selected_context(row, count, has_tail));
 }
 
-/// Orders work.winners[0 .. count) into work.ranked. Block-collective.
-MONOREF_DEVICE void rank_winners(const Rules& rules, std::int32_t count, const Workspace& work) {
+/// Orders work.winners[0 .. count) into work.ranked.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void rank_winners(const Rules& rules, std::int32_t count,
+                                                          const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto threads = static_cast<std::int32_t>(blockDim.x);
   if (MONOREF_FAULT_AT(select_equal_keys_collide)) {
@@ -392,17 +397,16 @@ MONOREF_DEVICE void rank_winners(const Rules& rules, std::int32_t count, const W
     __syncthreads();
   }
   for (std::int32_t i = thread; i < count; i += threads) {
-    const Place place = work.winners[i];
-    work.ranked[count_before(work.winners, count, place)] = rules.id_of(place);
+    const RankKey rank_key = work.winners[i];
+    work.ranked[count_before(work.winners, count, rank_key)] = rules.id_of(rank_key);
   }
   __syncthreads();
 }
 
-/// Ranks the candidates that the ranks brought into work.ranked, and returns how many are kept.
-/// Block-collective.
-MONOREF_DEVICE std::int32_t merge_candidates(const Rules& rules, const RowBlocks& row,
-                                             const std::int64_t* from, std::int64_t rank_stride,
-                                             std::int32_t world, const Workspace& work) {
+/// Orders the candidates of all ranks into work.ranked, and returns how many are kept.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t merge_candidates(
+    const Rules& rules, const RowBlocks& row, const std::int64_t* from, std::int64_t rank_stride,
+    std::int32_t world, const Workspace& work) {
   const auto thread = static_cast<std::int32_t>(threadIdx.x);
   const auto threads = static_cast<std::int32_t>(blockDim.x);
   const std::int32_t brought = world * rules.topk;
@@ -417,7 +421,7 @@ MONOREF_DEVICE std::int32_t merge_candidates(const Rules& rules, const RowBlocks
   for (std::int32_t i = thread; i < last; i += threads) {
     const std::int64_t candidate = from[i / rules.topk * rank_stride + i % rules.topk];
     if (candidate == kNoCandidate) continue;
-    work.winners[simt::atomic_add(work.winner_count, 1)] = static_cast<Place>(candidate);
+    work.winners[simt::atomic_add(work.winner_count, 1)] = static_cast<RankKey>(candidate);
   }
   __syncthreads();
   const std::int32_t present = *work.winner_count;
@@ -493,7 +497,7 @@ MONOREF_KERNEL(1024, monoref_index_select)(
     std::int32_t page_stride, std::int32_t tables_of, std::int32_t tie) {
   MONOREF_SHARED(std::uint32_t, keys, kMaxBlocks);
   MONOREF_SHARED(std::uint32_t, histogram, kCounters);
-  MONOREF_SHARED(Place, winners, kMaxTopk);
+  MONOREF_SHARED(RankKey, winners, kMaxTopk);
   MONOREF_SHARED(std::int32_t, ranked, kMaxTopk);
   MONOREF_SHARED(std::int32_t, slots, kMaxTopk);
   MONOREF_SHARED(std::int32_t, found, kFoundWords);
@@ -525,7 +529,7 @@ MONOREF_KERNEL(1024, monoref_index_select)(
 }
 MONOREF_REGISTER(monoref_index_select);
 
-// Under context parallelism: what one rank brings to the selection, the best topk of its blocks
+// Under context parallelism: the candidates of one rank, the best topk of its blocks
 // rank, rank + world, ...
 // Inputs   scores as for index_select, in columns of block ids; only this rank's are read
 //          seq_lens as for index_select
@@ -544,7 +548,7 @@ MONOREF_KERNEL(1024, monoref_index_candidates)(
     std::int32_t tie) {
   MONOREF_SHARED(std::uint32_t, keys, kMaxBlocks);
   MONOREF_SHARED(std::uint32_t, histogram, kCounters);
-  MONOREF_SHARED(Place, winners, kMaxTopk);
+  MONOREF_SHARED(RankKey, winners, kMaxTopk);
   MONOREF_SHARED(std::int32_t, found, kFoundWords);
   MONOREF_SHARED(std::int32_t, winner_count, 1);
   const Rules rules{topk, init_blocks, local_blocks, tie};
@@ -591,13 +595,13 @@ MONOREF_KERNEL(1024, monoref_index_merge)(
     std::int64_t context_head_stride, std::int64_t rows, std::int32_t heads, std::int32_t width,
     std::int32_t q_len, std::int32_t topk, std::int32_t world, std::int32_t page_stride,
     std::int32_t tables_of, std::int32_t tie) {
-  MONOREF_SHARED(Place, places, kMaxCandidates);
-  MONOREF_SHARED(std::int32_t, place_count, 1);
+  MONOREF_SHARED(RankKey, rank_keys, kMaxCandidates);
+  MONOREF_SHARED(std::int32_t, rank_key_count, 1);
   MONOREF_SHARED(std::int32_t, ranked, kMaxTopk);
   MONOREF_SHARED(std::int32_t, slots, kMaxTopk);
   const Rules rules{topk, 0, 0, tie};
   if (!legal_rules(rules) || q_len < 1 || world < 1 || world > kMaxCandidates / topk) return;
-  const Workspace work{nullptr, nullptr, nullptr, places, place_count, ranked, slots};
+  const Workspace work{nullptr, nullptr, nullptr, rank_keys, rank_key_count, ranked, slots};
   MONOREF_SHARED(Selecting, kept, 1);
   const Selecting given{
       rules,

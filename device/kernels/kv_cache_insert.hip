@@ -93,27 +93,27 @@ MONOREF_DEVICE std::uint32_t key_word(const Convert& convert, const float* from)
   return word;
 }
 
-/// Makes 16 bytes of elements from as many f32 and stores them, each end as one or as runs of 16
-/// bytes where its address allows it.
+/// Converts f32 to 16 bytes of elements and stores them. Loads and stores are 16-byte vectors where
+/// their addresses allow it.
 template <class Convert>
-MONOREF_DEVICE void store_key_run(const Convert& convert, const float* from,
-                                  typename Convert::Element* to) {
-  constexpr int kRun = kRunBytes / static_cast<int>(sizeof(typename Convert::Element));
-  float values[kRun];
+MONOREF_DEVICE void store_key_vector(const Convert& convert, const float* from,
+                                     typename Convert::Element* to) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(typename Convert::Element));
+  float values[kVector];
   if (aligned16(from)) {
-    for (int i = 0; i < kRun; i += 4) {
+    for (int i = 0; i < kVector; i += 4) {
       const simt::Vec16 four = simt::load16(from + i);
       for (int j = 0; j < 4; ++j) values[i + j] = simt::bit_cast<float>(four.word[j]);
     }
   } else {
-    for (int i = 0; i < kRun; ++i) values[i] = from[i];
+    for (int i = 0; i < kVector; ++i) values[i] = from[i];
   }
   if (aligned16(to)) {
-    simt::store16(
-        to, {{key_word(convert, values), key_word(convert, values + kRun / 4),
-              key_word(convert, values + kRun / 2), key_word(convert, values + 3 * kRun / 4)}});
+    simt::store16(to, {{key_word(convert, values), key_word(convert, values + kVector / 4),
+                        key_word(convert, values + kVector / 2),
+                        key_word(convert, values + 3 * kVector / 4)}});
   } else {
-    for (int i = 0; i < kRun; ++i) to[i] = convert.key(values[i]);
+    for (int i = 0; i < kVector; ++i) to[i] = convert.key(values[i]);
   }
 }
 
@@ -142,22 +142,23 @@ MONOREF_DEVICE std::int64_t tiles_of(std::int64_t rows) {
 template <class Convert>
 MONOREF_DEVICE void insert_keys(const KvInsert<typename Convert::Element>& in,
                                 const Convert& convert, std::int64_t tile) {
-  constexpr std::int32_t kRun = kRunBytes / static_cast<int>(sizeof(typename Convert::Element));
-  const std::int32_t runs = in.shape.head_dim / kRun;
+  constexpr std::int32_t kVector =
+      kVectorBytes / static_cast<int>(sizeof(typename Convert::Element));
+  const std::int32_t vectors = in.shape.head_dim / kVector;
   auto* cache = in.k_cache;
   if (MONOREF_FAULT(kv_key_into_value_pages, "P16", "keys written to the pages of V"))
     cache = in.v_cache + in.shape.v_view_start();
-  const std::int32_t items = runs * in.shape.heads * kTileTokens;
+  const std::int32_t items = vectors * in.shape.heads * kTileTokens;
   for (std::int64_t i = column_of_grid(); i < items; i += columns_of_grid()) {
     const auto item = static_cast<std::int32_t>(i);
     const std::int64_t row = tile * kTileTokens + item % kTileTokens;
     const std::int64_t slot = row < in.rows ? in.slots.of(row) : -1;
     if (slot < 0) continue;
-    const std::int32_t head = item / kTileTokens / runs;
-    const std::int32_t dim = item / kTileTokens % runs * kRun;
-    const PagePlace place = place_of_slot(slot, in.shape.sides);
-    store_key_run(convert, in.k + row * in.k_row_stride + head * in.shape.head_dim + dim,
-                  cache + k_element(in.shape, place, head, dim));
+    const std::int32_t head = item / kTileTokens / vectors;
+    const std::int32_t dim = item / kTileTokens % vectors * kVector;
+    const PagePosition position = position_of_slot(slot, in.shape.sides);
+    store_key_vector(convert, in.k + row * in.k_row_stride + head * in.shape.head_dim + dim,
+                     cache + k_element(in.shape, position, head, dim));
   }
 }
 
@@ -178,11 +179,11 @@ MONOREF_DEVICE void insert_values(const KvInsert<typename Convert::Element>& in,
     const std::int32_t element = item / (kTileDims * kTileTokens) * kTileDims + item % kTileDims;
     const std::int32_t head = element / in.shape.head_dim;
     const std::int32_t dim = element - head * in.shape.head_dim;
-    const PagePlace place = place_of_slot(slot, in.shape.sides);
+    const PagePosition position = position_of_slot(slot, in.shape.sides);
     const std::int32_t to =
         MONOREF_FAULT(kv_value_into_head_0, "S22", "values of every head written to head 0") ? 0
                                                                                              : head;
-    cache[v_element(in.shape, place, to, dim)] =
+    cache[v_element(in.shape, position, to, dim)] =
         convert.value(in.v[row * in.v_row_stride + element]);
   }
 }
@@ -219,9 +220,10 @@ MONOREF_DEVICE void insert_index_keys(const float* keys, std::int64_t key_row_st
                                       std::int64_t rows, const SlotList& slots,
                                       const IndexCache<typename Convert::Element>& cache,
                                       const Convert& convert) {
-  constexpr std::int32_t kRun = kRunBytes / static_cast<int>(sizeof(typename Convert::Element));
-  const std::int32_t runs = cache.dim / kRun;
-  const std::int32_t row_items = runs + cache.dim % kRun;
+  constexpr std::int32_t kVector =
+      kVectorBytes / static_cast<int>(sizeof(typename Convert::Element));
+  const std::int32_t vectors = cache.dim / kVector;
+  const std::int32_t row_items = vectors + cache.dim % kVector;
   for (std::int64_t i = thread_of_grid(); i < rows * row_items; i += threads_of_grid()) {
     const auto item = static_cast<std::int32_t>(i);
     const std::int32_t row = item / row_items;
@@ -232,10 +234,10 @@ MONOREF_DEVICE void insert_index_keys(const float* keys, std::int64_t key_row_st
     const std::int64_t token = slot - block * cache.block_size;
     auto* to = cache.data + block * cache.block_stride + token * cache.token_stride;
     const float* from = keys + row * key_row_stride;
-    if (part < runs) {
-      store_key_run(convert, from + part * kRun, to + part * kRun);
+    if (part < vectors) {
+      store_key_vector(convert, from + part * kVector, to + part * kVector);
     } else {
-      const std::int32_t dim = runs * kRun + part - runs;
+      const std::int32_t dim = vectors * kVector + part - vectors;
       to[dim] = convert.key(from[dim]);
     }
   }

@@ -36,13 +36,13 @@ MONOREF_DEVICE ElementAddress address_of(const PageShape& shape, std::int64_t sl
                                 : shape.head_dim;
   const std::int32_t head = element / dims;
   const std::int32_t dim = element - head * dims;
-  const PagePlace place = place_of_slot(slot, shape.sides);
+  const PagePosition position = position_of_slot(slot, shape.sides);
   const std::int64_t bytes =
       MONOREF_FAULT(address_elements_as_bytes, "own", "element offset taken for a byte offset")
           ? 1
           : shape.element_bytes;
-  const std::int64_t k = k_element(shape, place, head, dim) * bytes;
-  const std::int64_t v = (shape.v_view_start() + v_element(shape, place, head, dim)) * bytes;
+  const std::int64_t k = k_element(shape, position, head, dim) * bytes;
+  const std::int64_t v = (shape.v_view_start() + v_element(shape, position, head, dim)) * bytes;
   if (MONOREF_FAULT(address_32_bits, "O07", "offset in 32 bits"))
     return {static_cast<std::int32_t>(k), static_cast<std::int32_t>(v)};
   return {k, v};
@@ -51,11 +51,11 @@ MONOREF_DEVICE ElementAddress address_of(const PageShape& shape, std::int64_t sl
 }  // namespace
 
 // Inputs   slots int64 [count], slot_stride elements apart; plain slots (block * 128 + token, not
-//          rebased), negative: a token without a place
+//          rebased), negative: a token without a position
 // Outputs  k_offsets int64 [count, heads, head_dim], dense: byte offset in the buffer of K
 //          v_offsets the same for V: with interleaved sides from the start of the shared buffer, so
 //          the 8 pages before the V view are counted in; with dense sides from that of V's own
-//          plane. A token without a place has -1 everywhere.
+//          plane. A token without a position has -1 everywhere.
 // Sizes    element_bytes 1, 2, 4, 8 or 16; head_dim a multiple of 16 / element_bytes; sides 1
 //          (dense) or 2 (interleaved); heads * head_dim below 2^31.
 // Launch   any grid and any block of whole waves; x goes over slots, y over the elements of one.

@@ -23,11 +23,11 @@ MONOREF_DEVICE int wave_of_64() {
 }
 
 /// Butterfly of 64 lanes for `count` sums at once: v = v + v[lane xor 32], then 16, 8, 4, 2, 1. All
-/// lanes get the same bits. Block-collective, for blocks of a multiple of 64 threads in one
-/// dimension. `exchange` is shared, count * threads numbers; another barrier must lie between two
-/// uses of it.
+/// lanes get the same bits. For blocks of a multiple of 64 threads in one dimension. `exchange` is
+/// shared, count * threads numbers; another barrier must lie between two uses of it.
 template <int count>
-MONOREF_DEVICE void sums_of_64([[maybe_unused]] float* exchange, float (&v)[count]) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void sums_of_64([[maybe_unused]] float* exchange,
+                                                        float (&v)[count]) {
   if constexpr (simt::kWave == kLanes64) {
     MONOREF_UNROLL
     for (int i = 0; i < count; ++i) {

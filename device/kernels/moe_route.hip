@@ -12,8 +12,8 @@
 //           the slots. Without renormalisation: score * scaling.
 //
 // Work. A wave has a row, and a lane every kWave-th expert. Key and expert are one integer, no two
-// are equal, and each place goes to the largest of the wave, which is then taken out. Lane j keeps
-// the j-th expert and computes its score once more, which costs less than to pass it on.
+// are equal, and each slot goes to the largest of the wave, which is then taken out. Lane j keeps
+// the j-th expert and recomputes its score, which is cheaper than passing it on.
 
 #include <cstdint>
 
@@ -119,9 +119,9 @@ struct PlainKeys {
   }
 };
 
-/// The largest of the wave's keys. Wave-collective.
+/// The largest of the wave's keys.
 template <class Key>
-MONOREF_DEVICE Key largest_of_wave(Key key) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE Key largest_of_wave(Key key) {
   for (int mask = simt::kWave / 2; mask > 0; mask /= 2) {
     const Key other = simt::shuffle_xor(key, mask);
     key = other > key ? other : key;
@@ -140,11 +140,12 @@ MONOREF_DEVICE std::int32_t key_of_expert(const Routing& routing, const float* l
   return sort_key(routing, score_of(routing, logit) + bias);
 }
 
-/// Selects a row's experts: lane j < topk gets the one in place j. `experts_of_lane` lanes' worth
-/// of experts are at least the row's. Wave-collective.
+/// Selects a row's experts: lane j < topk gets the one in slot j. `experts_of_lane` lanes' worth of
+/// experts are at least the row's.
 template <int experts_of_lane, class Keys>
-MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& order,
-                                           const float* logits) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE std::int32_t select_experts(const Routing& routing,
+                                                                   const Keys& order,
+                                                                   const float* logits) {
   using Key = typename Keys::Key;
   Key keys[experts_of_lane];
   std::int32_t last = routing.experts - 1;
@@ -159,7 +160,7 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
       keys[i] = Keys::kNobody;
   }
   std::int32_t selected = 0;
-  for (int place = 0; place < routing.topk; ++place) {
+  for (int slot = 0; slot < routing.topk; ++slot) {
     Key best = keys[0];
     MONOREF_UNROLL
     for (int i = 1; i < experts_of_lane; ++i) best = keys[i] > best ? keys[i] : best;
@@ -167,14 +168,15 @@ MONOREF_DEVICE std::int32_t select_experts(const Routing& routing, const Keys& o
     MONOREF_UNROLL
     for (int i = 0; i < experts_of_lane; ++i)
       if (keys[i] == best) keys[i] = Keys::kNobody;
-    if (simt::lane() == place) selected = order.expert_of(best);
+    if (simt::lane() == slot) selected = order.expert_of(best);
   }
   return selected;
 }
 
 /// Selects by the kind of key that the launch asks for.
-MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t keys,
-                                          const float* logits) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE std::int32_t select_of_row(const Routing& routing,
+                                                                  std::int32_t keys,
+                                                                  const float* logits) {
   constexpr int kFew = kPackedExperts / simt::kWave, kMany = kMaxExperts / simt::kWave;
   if (keys == kKeysPacked &&
       !MONOREF_FAULT(route_low_bits_kept, "own", "near-equal keys do not tie"))
@@ -186,15 +188,15 @@ MONOREF_DEVICE std::int32_t select_of_row(const Routing& routing, std::int32_t k
   return select_experts<kMany>(routing, plain, logits);
 }
 
-/// What the scores of a row's selected experts are multiplied by. Lanes from topk on bring a zero.
-/// Wave-collective; the first kMaxTopk lanes get the factor.
-MONOREF_DEVICE float factor_of(const Routing& routing, const float* logits, float score,
-                               float shared_weight) {
+/// The factor of a row's selected scores. Lanes from topk on contribute zero to the sum.
+/// The first kMaxTopk lanes get the factor.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE float factor_of(const Routing& routing, const float* logits,
+                                                       float score, float shared_weight) {
   float sum = score;
   for (int mask = 1; mask < kMaxTopk; mask *= 2) sum += simt::shuffle_xor(sum, mask);
   if (MONOREF_FAULT(route_sum_in_order, "own", "selected scores are added one after the other")) {
     sum = 0.0F;
-    for (int place = 0; place < routing.topk; ++place) sum += simt::shuffle(score, place);
+    for (int slot = 0; slot < routing.topk; ++slot) sum += simt::shuffle(score, slot);
   }
   if (MONOREF_FAULT(route_renormalise_all, "own", "divided by the sum over all experts")) {
     sum = 0.0F;

@@ -6,8 +6,8 @@
 //   scale  a byte e, by the rule that the launch names
 //   code   e4m3(clamp(x * 2^(127 - e), +-448)); NaN stays NaN, and e = 255 makes all codes NaN
 //
-// Work. Four neighbouring lanes share a block, eight numbers each, and compare what they found
-// across lanes. A row is read once.
+// Work. Four neighbouring lanes share a block, eight numbers each, and reduce their maxima across
+// lanes. A row is read once.
 
 #include <cstdint>
 
@@ -20,9 +20,9 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr int kRun = 8;
+constexpr int kVector = 8;
 constexpr int kBlock = 32;
-constexpr int kBlockLanes = kBlock / kRun;
+constexpr int kBlockLanes = kBlock / kVector;
 
 /// The rules for the byte, as the launch names them: letters are those of upstream-semantics
 /// section 7.4, the last four the modes of AITER's torch functions.
@@ -124,10 +124,11 @@ MONOREF_DEVICE float inverse_of_scale(std::int32_t byte) {
 }
 
 /// Numbers first .. first + 7 of a row.
-MONOREF_DEVICE void load_run(const std::uint16_t* row, std::int64_t first, float (&values)[kRun]) {
+MONOREF_DEVICE void load_vector(const std::uint16_t* row, std::int64_t first,
+                                float (&values)[kVector]) {
   load_eight({row, 1}, first, values);
 }
-MONOREF_DEVICE void load_run(const float* row, std::int64_t first, float (&values)[kRun]) {
+MONOREF_DEVICE void load_vector(const float* row, std::int64_t first, float (&values)[kVector]) {
   const float* from = row + first;
   if (aligned16(from)) {
     for (int i = 0; i < 2; ++i) {
@@ -136,11 +137,11 @@ MONOREF_DEVICE void load_run(const float* row, std::int64_t first, float (&value
     }
     return;
   }
-  for (int i = 0; i < kRun; ++i) values[i] = from[i];
+  for (int i = 0; i < kVector; ++i) values[i] = from[i];
 }
 
-/// The largest magnitude of a block, of which this lane has eight numbers. Wave-collective.
-MONOREF_DEVICE float amax_of_block(const float (&values)[kRun]) {
+/// The largest magnitude of a block, of which this lane has eight numbers.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE float amax_of_block(const float (&values)[kVector]) {
   float amax = 0.0F;
   for (const float value : values) {
     if (MONOREF_FAULT(mxq_nan_lost, "own", "a NaN does not reach its code or the scale") &&
@@ -172,13 +173,13 @@ struct Quantisation {
 };
 
 /// This thread's eight numbers of a row, from `first` on; a thread behind the row only takes part
-/// in the exchange. Wave-collective.
+/// in the exchange.
 template <class Element>
-MONOREF_DEVICE void quantise_run(const Quantisation<Element>& q, std::int64_t row,
-                                 std::int64_t first) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void quantise_vector(const Quantisation<Element>& q,
+                                                            std::int64_t row, std::int64_t first) {
   const bool exists = first < q.width;
-  float values[kRun] = {};
-  if (exists) load_run(q.x + row * q.x_row_stride, first, values);
+  float values[kVector] = {};
+  if (exists) load_vector(q.x + row * q.x_row_stride, first, values);
   const std::int32_t byte = scale_byte(q.rule, amax_of_block(values));
   if (!exists) return;
   const float factor = inverse_of_scale(byte);
@@ -193,13 +194,13 @@ MONOREF_DEVICE void quantise_run(const Quantisation<Element>& q, std::int64_t ro
 }
 
 template <class Element>
-MONOREF_DEVICE void quantise(const Quantisation<Element>& q) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void quantise(const Quantisation<Element>& q) {
   if (q.width < kBlock || q.width % kBlock != 0 || q.rule < 0 || q.rule >= kRules) return;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x * kRun;
-  const std::int64_t block = std::int64_t{blockIdx.x} * blockDim.x * kRun;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x * kVector;
+  const std::int64_t block = std::int64_t{blockIdx.x} * blockDim.x * kVector;
   for (std::int64_t row = blockIdx.y; row < q.rows; row += gridDim.y)
     for (std::int64_t first = block; first < q.width; first += step)
-      quantise_run(q, row, first + kRun * static_cast<std::int64_t>(threadIdx.x));
+      quantise_vector(q, row, first + kVector * static_cast<std::int64_t>(threadIdx.x));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 //
 // An operand is its code times its scale, one binary32 product. As in e4m3_words.hpp, a code's
 // fields put where binary32 has its own are a number, the code's value times a power of two, and
-// that power is made good by the factor that brings the scale:
+// the factor that applies the scale compensates for that power:
 //
 //             field value        power of the factor   fields that are binary32 subnormals
 //   E4M3FN    value * 2^-120     scale byte - 7        codes without exponent
@@ -37,8 +37,8 @@ constexpr std::uint32_t kE8m0Nan = 255;
 template <bool fp4>
 constexpr std::int32_t kFieldPower = fp4 ? 1 : 7;
 
-/// True for scales that one factor brings, and which need no other care: all but those beyond the
-/// ones of any model.
+/// True for scales that one factor applies and that need no special case: all but extreme ones,
+/// which no model has.
 template <bool fp4>
 MONOREF_DEVICE bool is_plain_scale(std::uint32_t byte, std::int32_t e8m0_zero) {
   const bool zero = byte == 0 && (e8m0_zero == kE8m0ZeroZero ||
@@ -106,9 +106,9 @@ MONOREF_DEVICE bool no_fp8_nan(std::uint32_t carries) {
 /// Codes of a word.
 template <bool fp4>
 constexpr int kWordCodes = fp4 ? 8 : 4;
-/// Codes of a run of 16 bytes.
+/// Codes of a vector of 16 bytes.
 template <bool fp4>
-constexpr int kRunCodes = 4 * kWordCodes<fp4>;
+constexpr int kVectorCodes = 4 * kWordCodes<fp4>;
 
 /// The operands of a word of codes that are not NaN, under a plain scale.
 template <bool fp4>
@@ -138,8 +138,8 @@ MONOREF_DEVICE void operands(std::uint32_t word, const MxFactor& factor,
 }
 
 /// Decodes 16 E4M3FN codes of one block into operands, at a multiple of 16 bytes.
-MONOREF_DEVICE void stage_mx_run(const simt::Vec16& codes, std::uint32_t scale,
-                                 std::int32_t e8m0_zero, float* to) {
+MONOREF_DEVICE void stage_mx_vector(const simt::Vec16& codes, std::uint32_t scale,
+                                    std::int32_t e8m0_zero, float* to) {
   const MxFactor factor = mx_factor<false>(scale, e8m0_zero);
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {

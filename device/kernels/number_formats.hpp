@@ -59,7 +59,7 @@ MONOREF_DEVICE std::uint32_t bf16_pair(float first, float second) {
   return bf16_of(first) | std::uint32_t{bf16_of(second)} << 16;
 }
 
-/// One E4M3 format as numbers, so that kernels meet both without a branch.
+/// One E4M3 format as numbers, so that kernels serve both without a branch.
 struct E4m3 {
   std::int32_t bias;
   std::uint32_t largest;   ///< code of the largest number

@@ -26,11 +26,11 @@ namespace {
 
 constexpr int kSlices = 4;
 constexpr int kStep = 128;
-constexpr int kStepRuns = kStep / 16;
+constexpr int kStepVectors = kStep / 16;
 constexpr int kTileRows = 16;
-constexpr int kTeamThreads = kTileRows * kSlices;  ///< that share a set of tokens
-constexpr int kTeamTokens = 8;
-constexpr int kMaxTeams = 2;
+constexpr int kGroupThreads = kTileRows * kSlices;  ///< that share a set of tokens
+constexpr int kGroupTokens = 8;
+constexpr int kMaxTokenGroups = 2;
 /// Distance of two slices, and of two tokens, in shared memory. Four numbers of padding put what
 /// the slices read at once into different banks.
 constexpr int kStagedSlice = kStep + 4;
@@ -54,90 +54,96 @@ struct Projection {
   MONOREF_MEMBER std::int32_t steps_of_slice() const { return (steps() + kSlices - 1) / kSlices; }
 };
 
-/// Where a thread stands in its tile.
-struct TilePlace {
+/// A thread's coordinates in its tile.
+struct TileThread {
   std::int64_t row_tile;
   std::int64_t first_token;
   std::int32_t tokens;  ///< of the tile
   int row;              ///< 0 .. 15
   int slice;            ///< 0 .. 3
-  int team;             ///< 0 .. 1: has tokens 8 * team .. 8 * team + 7
+  int group;            ///< 0 .. 1: has tokens 8 * group .. 8 * group + 7
 };
 
 /// The weights of one row and step.
 struct StepWeights {
-  simt::Vec16 run[kStepRuns];
+  simt::Vec16 vector[kStepVectors];
 };
 
-/// Step `step` of this thread's row; a step behind the last is that again. In the layout of
+/// Step `step` of this thread's row; past the end the last step is repeated. In the layout of
 /// shuffle_weight(16, 16) the 16 rows' codes of 16 k follow each other, then come the next 16 k.
-MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TilePlace& at,
+MONOREF_DEVICE StepWeights load_weights(const Projection& p, const TileThread& at,
                                         std::int32_t step) {
   if (step >= p.steps()) step = p.steps() - 1;
   const std::uint8_t* tile = in_global(p.weights) + at.row_tile * kTileRows * p.width;
   const std::uint8_t* from = tile + std::int64_t{step} * kStep * kTileRows + at.row * 16;
   StepWeights weights;
   MONOREF_UNROLL
-  for (int i = 0; i < kStepRuns; ++i) {
-    weights.run[i] = simt::load16(from + i * 16 * kTileRows);
+  for (int i = 0; i < kStepVectors; ++i) {
+    weights.vector[i] = simt::load16(from + i * 16 * kTileRows);
     if (MONOREF_FAULT(oproj_weights_not_shuffled, "P07", "weights are read as if plain"))
-      weights.run[i] = simt::load16(tile + std::int64_t{at.row} * p.width + step * kStep + i * 16);
+      weights.vector[i] =
+          simt::load16(tile + std::int64_t{at.row} * p.width + step * kStep + i * 16);
   }
   return weights;
 }
 
 /// The index of this thread's `n`-th 16-byte vector among the staged tokens.
-struct TokenRun {
-  int token, slice, run;
+struct StagedIndex {
+  int token, slice, vector;
 };
-MONOREF_DEVICE TokenRun token_run(int n) {
-  constexpr int kTokenRuns = kSlices * kStepRuns;
+MONOREF_DEVICE StagedIndex staged_index(int n) {
+  constexpr int kTokenVectors = kSlices * kStepVectors;
   const int i = static_cast<int>(threadIdx.x) + n * static_cast<int>(blockDim.x);
-  return {i / kTokenRuns, i / kStepRuns % kSlices, i % kStepRuns};
+  return {i / kTokenVectors, i / kStepVectors % kSlices, i % kStepVectors};
 }
 
-/// A thread's part of the tokens of one step: every token has 32 runs, eight tokens are shared by
-/// 64 threads.
+/// A thread's part of the tokens of one step: every token has 32 vectors, eight tokens are shared
+/// by 64 threads.
 struct StepTokens {
-  simt::Vec16 run[kTeamTokens / 2];
+  simt::Vec16 vector[kGroupTokens / 2];
 };
 
-/// Loads this thread's part of step `step` of every slice. What does not exist gives zeros.
-MONOREF_DEVICE StepTokens load_tokens(const Projection& p, const TilePlace& at, std::int32_t step) {
+/// Loads this thread's part of step `step` of every slice. Tokens and steps that do not exist give
+/// zeros.
+MONOREF_DEVICE StepTokens load_tokens(const Projection& p, const TileThread& at,
+                                      std::int32_t step) {
   StepTokens tokens{};
   MONOREF_UNROLL
-  for (int n = 0; n < kTeamTokens / 2; ++n) {
-    const TokenRun place = token_run(n);
-    const std::int32_t in_row = place.slice * p.steps_of_slice() + step;
-    if (place.token >= at.tokens || in_row >= p.steps()) continue;
-    const std::uint8_t* from = in_global(p.x8) + (at.first_token + place.token) * p.x8_row_stride +
-                               std::int64_t{in_row} * kStep + place.run * 16;
+  for (int n = 0; n < kGroupTokens / 2; ++n) {
+    const StagedIndex index = staged_index(n);
+    const std::int32_t in_row = index.slice * p.steps_of_slice() + step;
+    if (index.token >= at.tokens || in_row >= p.steps()) continue;
+    const std::uint8_t* from = in_global(p.x8) + (at.first_token + index.token) * p.x8_row_stride +
+                               std::int64_t{in_row} * kStep + index.vector * 16;
     if (aligned16(from)) {
-      tokens.run[n] = simt::load16(from);
+      tokens.vector[n] = simt::load16(from);
     } else {
-      for (int j = 0; j < 16; ++j) tokens.run[n].word[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
+      for (int j = 0; j < 16; ++j)
+        tokens.vector[n].word[j / 4] |= std::uint32_t{from[j]} << j % 4 * 8;
     }
   }
   return tokens;
 }
 
-/// Decodes what `load_tokens` has brought into staged [token][slice][k].
-MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const StepTokens& tokens,
-                                 float* staged) {
+/// Decodes what `load_tokens` has loaded into staged [token][slice][k].
+MONOREF_DEVICE void stage_tokens(const Projection& p, const TileThread& at,
+                                 const StepTokens& tokens, float* staged) {
   MONOREF_UNROLL
-  for (int n = 0; n < kTeamTokens / 2; ++n) {
-    const TokenRun place = token_run(n);
-    if (place.token >= at.tokens) continue;
-    float* to = staged + place.token * kStagedToken + place.slice * kStagedSlice + place.run * 16;
+  for (int n = 0; n < kGroupTokens / 2; ++n) {
+    const StagedIndex index = staged_index(n);
+    if (index.token >= at.tokens) continue;
+    float* to =
+        staged + index.token * kStagedToken + index.slice * kStagedSlice + index.vector * 16;
     for (int j = 0; j < 4; ++j)
-      store_staged(to + 4 * j, carried_values(tokens.run[n].word[j], p.format));
+      store_staged(to + 4 * j, carried_values(tokens.vector[n].word[j], p.format));
   }
 }
 
 /// Continues the chains of this thread's row with `tokens` tokens by 16 k, which begin at `x` in
 /// the first of them.
 template <int tokens>
-MONOREF_DEVICE void add_run(const simt::Vec16& codes, const float* x, float (&sums)[kTeamTokens]) {
+MONOREF_DEVICE void add_vector(const simt::Vec16& codes, const float* x,
+                               float (&sums)[kGroupTokens]) {
   MONOREF_UNROLL
   for (int i = 0; i < 4; ++i) {
     const Four w = field_values(codes.word[i]);
@@ -151,21 +157,21 @@ MONOREF_DEVICE void add_run(const simt::Vec16& codes, const float* x, float (&su
 
 template <int tokens>
 MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x,
-                             float (&sums)[kTeamTokens]) {
+                             float (&sums)[kGroupTokens]) {
   MONOREF_UNROLL
-  for (int i = 0; i < kStepRuns; ++i) {
-    const int run =
+  for (int i = 0; i < kStepVectors; ++i) {
+    const int vector =
         MONOREF_FAULT(oproj_k_order_reversed, "D01", "a wave walks its quarter from the end")
-            ? kStepRuns - 1 - i
+            ? kStepVectors - 1 - i
             : i;
-    add_run<tokens>(weights.run[run], x + run * 16, sums);
+    add_vector<tokens>(weights.vector[vector], x + vector * 16, sums);
   }
 }
 
 /// Runs the smallest instantiation that holds the tile's tokens; results of surplus tokens are
 /// discarded.
 MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x, std::int32_t tokens,
-                             float (&sums)[kTeamTokens]) {
+                             float (&sums)[kGroupTokens]) {
   if (tokens == 1)
     add_step<1>(weights, x, sums);
   else if (tokens <= 2)
@@ -173,25 +179,25 @@ MONOREF_DEVICE void add_step(const StepWeights& weights, const float* x, std::in
   else if (tokens <= 4)
     add_step<4>(weights, x, sums);
   else
-    add_step<kTeamTokens>(weights, x, sums);
+    add_step<kGroupTokens>(weights, x, sums);
 }
 
-/// How many of the tile's tokens this thread's team has.
-MONOREF_DEVICE std::int32_t tokens_of_team(const TilePlace& at) {
-  const std::int32_t left = at.tokens - at.team * kTeamTokens;
-  return left < kTeamTokens ? left : kTeamTokens;
+/// How many of the tile's tokens this thread's group has.
+MONOREF_DEVICE std::int32_t tokens_of_group(const TileThread& at) {
+  const std::int32_t left = at.tokens - at.group * kGroupTokens;
+  return left < kGroupTokens ? left : kGroupTokens;
 }
 
-/// Sums this thread's slice of its row. Block-collective.
-MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* staged,
-                              float (&sums)[kTeamTokens]) {
+/// Sums this thread's slice of its row.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void sum_slice(const Projection& p, const TileThread& at,
+                                                       float* staged, float (&sums)[kGroupTokens]) {
   const std::int32_t steps = p.steps_of_slice();
   int slice = at.slice;
   if (MONOREF_FAULT(oproj_slices_rotated, "own", "waves own each other's quarters"))
     slice = (slice + 1) % kSlices;
   const std::int32_t first = slice * steps;
-  const std::int32_t tokens = tokens_of_team(at);
-  const float* x = staged + at.team * kTeamTokens * kStagedToken + slice * kStagedSlice;
+  const std::int32_t tokens = tokens_of_group(at);
+  const float* x = staged + at.group * kGroupTokens * kStagedToken + slice * kStagedSlice;
   StepTokens tokens_ahead = load_tokens(p, at, 0);
   StepWeights weights = load_weights(p, at, first);
   std::uint32_t marks = 0;
@@ -205,7 +211,7 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* s
     tokens_ahead = load_tokens(p, at, next);
     if (tokens > 0 && first + step < p.steps()) {
       MONOREF_UNROLL
-      for (int i = 0; i < kStepRuns; ++i) marks |= nan_marks(weights.run[i], p.format);
+      for (int i = 0; i < kStepVectors; ++i) marks |= nan_marks(weights.vector[i], p.format);
       add_step(weights, x, tokens, sums);
     }
     weights = ahead;
@@ -215,12 +221,12 @@ MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, float* s
 
 /// Adds the slices' sums of the tile's outputs, applies the scales and stores. `partials` is
 /// [token][slice][row].
-MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const float* partials) {
+MONOREF_DEVICE void store_tile(const Projection& p, const TileThread& at, const float* partials) {
   const int count = at.tokens * kTileRows;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
     const std::int64_t token = at.first_token + i / kTileRows;
     const std::int64_t row = at.row_tile * kTileRows + i % kTileRows;
-    const float* of_token = partials + i / kTileRows * kTeamThreads + i % kTileRows;
+    const float* of_token = partials + i / kTileRows * kGroupThreads + i % kTileRows;
     float dot = 0.0F;
     for (int slice = 0; slice < kSlices; ++slice) {
       const int taken =
@@ -245,16 +251,17 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
   }
 }
 
-/// One whole tile. Block-collective; shared memory holds the tile's staged tokens, and when those
-/// are used the partial sums.
-MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* shared) {
-  float sums[kTeamTokens] = {};
+/// One whole tile. Shared memory holds the tile's staged tokens, and when those are used the
+/// partial sums.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_tile(const Projection& p, const TileThread& at,
+                                                       float* shared) {
+  float sums[kGroupTokens] = {};
   sum_slice(p, at, shared, sums);
   __syncthreads();
-  const std::int32_t tokens = tokens_of_team(at);
-  for (int token = 0; token < kTeamTokens; ++token)
+  const std::int32_t tokens = tokens_of_group(at);
+  for (int token = 0; token < kGroupTokens; ++token)
     if (token < tokens)
-      shared[(at.team * kTeamTokens + token) * kTeamThreads + at.slice * kTileRows + at.row] =
+      shared[(at.group * kGroupTokens + token) * kGroupThreads + at.slice * kTileRows + at.row] =
           true_sum(sums[token], p.format);
   __syncthreads();
   store_tile(p, at, shared);
@@ -287,8 +294,8 @@ MONOREF_KERNEL(128, monoref_o_projection)(const std::uint8_t* x8, std::int64_t x
   MONOREF_DYNAMIC_SHARED(float, shared);
   static_assert(kStagedToken * sizeof(float) == 2112);
   if (width < kStep || width % kStep != 0 || rows % kTileRows != 0) return;
-  const int teams = static_cast<int>(blockDim.x) / kTeamThreads;
-  if (blockDim.x % kTeamThreads != 0 || teams > kMaxTeams) return;
+  const int groups = static_cast<int>(blockDim.x) / kGroupThreads;
+  if (blockDim.x % kGroupThreads != 0 || groups > kMaxTokenGroups) return;
   const Projection given{x8,
                          x8_row_stride,
                          x_scale,
@@ -302,17 +309,17 @@ MONOREF_KERNEL(128, monoref_o_projection)(const std::uint8_t* x8, std::int64_t x
                          e4m3_format(encoding, kOverflowNan)};
   const Projection& p = kept_in_shared(kept, given);
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t tile_tokens = std::int64_t{teams} * kTeamTokens;
+  const std::int64_t tile_tokens = std::int64_t{groups} * kGroupTokens;
   for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
     for (std::int64_t first = blockIdx.y * tile_tokens; first < tokens;
          first += gridDim.y * tile_tokens) {
       const std::int64_t left = tokens - first;
-      const TilePlace at{tile,
-                         first,
-                         static_cast<std::int32_t>(left < tile_tokens ? left : tile_tokens),
-                         thread % kTileRows,
-                         thread / kTileRows % kSlices,
-                         thread / kTeamThreads};
+      const TileThread at{tile,
+                          first,
+                          static_cast<std::int32_t>(left < tile_tokens ? left : tile_tokens),
+                          thread % kTileRows,
+                          thread / kTileRows % kSlices,
+                          thread / kGroupThreads};
       make_tile(p, at, shared);
     }
   }

@@ -17,8 +17,8 @@ namespace {  // each variant of a kernel has its own
 constexpr std::int32_t kBlockTokens = 128;
 constexpr std::int32_t kPageTokens = 16;
 constexpr std::int32_t kPagesPerSide = kBlockTokens / kPageTokens;
-/// Bytes of the innermost run of both layouts: what one lane loads at once.
-constexpr std::int32_t kRunBytes = 16;
+/// Bytes of the innermost vector of both layouts: what one lane loads at once.
+constexpr std::int32_t kVectorBytes = 16;
 
 /// The shape of one K/V cache. All numbers are positive; element_bytes divides 16, and head_dim is
 /// a multiple of 16 / element_bytes.
@@ -29,11 +29,11 @@ struct PageShape {
   std::int32_t sides;  ///< 1: dense planes, 2: K and V interleaved block by block
 
   /// x of the layout: elements in 16 bytes.
-  MONOREF_MEMBER std::int32_t run() const {
+  MONOREF_MEMBER std::int32_t vector_elements() const {
     return MONOREF_FAULT(address_run_of_8, "own", "unit of 8 elements for FP8",
                          .stages = {"kv_page_address"})
                ? 8
-               : kRunBytes / element_bytes;
+               : kVectorBytes / element_bytes;
   }
   MONOREF_MEMBER std::int64_t head_elements() const { return std::int64_t{head_dim} * kPageTokens; }
   MONOREF_MEMBER std::int64_t page_elements() const { return head_elements() * heads; }
@@ -47,14 +47,14 @@ struct PageShape {
   }
 };
 
-/// A token's place: its page id and its number in the page.
-struct PagePlace {
+/// A token's position: its page id and its number in the page.
+struct PagePosition {
   std::int64_t page;
   std::int32_t token;
 };
 
-/// The place of a plain slot (block * 128 + token). Slots are not negative.
-MONOREF_DEVICE PagePlace place_of_slot(std::int64_t slot, std::int32_t sides) {
+/// The position of a plain slot (block * 128 + token). Slots are not negative.
+MONOREF_DEVICE PagePosition position_of_slot(std::int64_t slot, std::int32_t sides) {
   const auto bits = static_cast<std::uint64_t>(slot);
   const std::int64_t pages =
       MONOREF_FAULT(address_pages_of_one_side, "P05", "8 pages a block for packed sides",
@@ -72,22 +72,22 @@ MONOREF_DEVICE PagePlace place_of_slot(std::int64_t slot, std::int32_t sides) {
 }
 
 /// K, shape [page, head, head_dim/x, 16, x]: element offset in the K view.
-MONOREF_DEVICE std::int64_t k_element(const PageShape& shape, PagePlace place, std::int32_t head,
-                                      std::int32_t dim) {
-  const std::int32_t x = shape.run();
-  return place.page * shape.page_elements() + head * shape.head_elements() +
-         std::int64_t{dim / x} * (kPageTokens * x) + place.token * x + dim % x;
+MONOREF_DEVICE std::int64_t k_element(const PageShape& shape, PagePosition position,
+                                      std::int32_t head, std::int32_t dim) {
+  const std::int32_t x = shape.vector_elements();
+  return position.page * shape.page_elements() + head * shape.head_elements() +
+         std::int64_t{dim / x} * (kPageTokens * x) + position.token * x + dim % x;
 }
 
 /// V, shape [page, head, 16/x, head_dim, x]: element offset in the V view.
-MONOREF_DEVICE std::int64_t v_element(const PageShape& shape, PagePlace place, std::int32_t head,
-                                      std::int32_t dim) {
+MONOREF_DEVICE std::int64_t v_element(const PageShape& shape, PagePosition position,
+                                      std::int32_t head, std::int32_t dim) {
   if (MONOREF_FAULT(address_v_as_k, "P07", "V laid out as K", .stages = {"kv_page_address"}))
-    return k_element(shape, place, head, dim);
-  const std::int32_t x = shape.run();
-  return place.page * shape.page_elements() + head * shape.head_elements() +
-         std::int64_t{place.token / x} * shape.head_dim * x + std::int64_t{dim} * x +
-         place.token % x;
+    return k_element(shape, position, head, dim);
+  const std::int32_t x = shape.vector_elements();
+  return position.page * shape.page_elements() + head * shape.head_elements() +
+         std::int64_t{position.token / x} * shape.head_dim * x + std::int64_t{dim} * x +
+         position.token % x;
 }
 
 }  // namespace

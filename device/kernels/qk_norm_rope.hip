@@ -2,8 +2,8 @@
 //
 // Source of the rule: mono-decode section 3, step 6, and sections 8 and 10; upstream-semantics
 // section 3.3. 32 lanes make one head of one token, lane l owning dims 4l .. 4l+3. Nothing is
-// rounded between the norm and the rotation, and k leaves in f32: whether it goes through BF16 is
-// for the cache insertion to say.
+// rounded between the norm and the rotation, and k is stored as f32: whether it is rounded to
+// BF16 is up to the cache insertion.
 
 #include <cstdint>
 
@@ -86,9 +86,11 @@ struct HeadOutputs {
   std::int64_t index_k_row_stride;
 };
 
-/// Turns four dims of a head into norm output. `live`: the lane has dims. Wave-collective.
-MONOREF_DEVICE void normalise_head(const std::uint16_t* gamma, std::int32_t head_dim, float eps,
-                                   std::int32_t dim, bool live, float (&e)[kLaneDims]) {
+/// Turns four dims of a head into norm output. `live`: the lane has dims.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void normalise_head(const std::uint16_t* gamma,
+                                                           std::int32_t head_dim, float eps,
+                                                           std::int32_t dim, bool live,
+                                                           float (&e)[kLaneDims]) {
   float sum = 0.0F;
   for (const float value : e) sum = simt::fma(value, value, sum);
   const float mean = group_sum(sum) / static_cast<float>(head_dim);
@@ -137,9 +139,9 @@ MONOREF_DEVICE void rotate_neighbours(const std::uint16_t* cos_sin, std::int32_t
 
 /// Rotates the dims below rotary_dim with the partner rotary_dim / 2 away; the others stay. `row`
 /// is the position's row of the table, or nothing where no dim of this group is kept.
-/// Wave-collective.
-MONOREF_DEVICE void rotate_head(const std::uint16_t* row, const HeadShape& shape, std::int32_t dim,
-                                float (&n)[kLaneDims]) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void rotate_head(const std::uint16_t* row,
+                                                        const HeadShape& shape, std::int32_t dim,
+                                                        float (&n)[kLaneDims]) {
   const std::int32_t half = shape.rotary_dim / 2;
   const bool whole = MONOREF_FAULT(rope_whole_head, "N05", "whole head rotated");
   const std::int32_t distance = whole ? shape.head_dim / 2 : half;
@@ -185,10 +187,12 @@ MONOREF_DEVICE const std::uint16_t* table_row(const RotaryTable& table, std::int
 
 /// One head of one token, by the 32 lanes of a group. `exists`: there is such a head; a group
 /// without one only takes part in the exchanges of its wave.
-MONOREF_DEVICE void make_head(const Row<const std::uint16_t>& qkv, const HeadShape& shape,
-                              const std::uint16_t* gamma, const std::uint16_t* table_row,
-                              const HeadOutputs& out, std::int64_t token, const Head& head,
-                              float eps, bool exists) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void make_head(const Row<const std::uint16_t>& qkv,
+                                                      const HeadShape& shape,
+                                                      const std::uint16_t* gamma,
+                                                      const std::uint16_t* table_row,
+                                                      const HeadOutputs& out, std::int64_t token,
+                                                      const Head& head, float eps, bool exists) {
   const std::int32_t dim = lane_of_group() * kLaneDims;
   const bool live = exists && dim < shape.head_dim;
   float values[kLaneDims] = {};
@@ -236,7 +240,7 @@ MONOREF_KERNEL(1024, monoref_qk_norm_rope)(
           ? 1
           : qkv_stride;
   const auto total = static_cast<std::int32_t>(tokens * shape.heads());
-  // Waves of 64 have two groups, which stay together to the end: exchanges want all lanes.
+  // Waves of 64 have two groups, which stay together to the end: exchanges need all lanes.
   constexpr std::int32_t kWaveGroups = simt::kWave / kGroupLanes;
   const std::int32_t in_wave = simt::lane() / kGroupLanes;
   for (std::int64_t wave = wave_of_grid(); wave * kWaveGroups < total; wave += waves_of_grid()) {

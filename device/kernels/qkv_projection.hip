@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kSlices = 8;
 constexpr int kChunk = 64;
-constexpr int kPieces = kChunk / 16;  ///< units of 16 codes in a chunk
+constexpr int kPieces = kChunk / 16;  ///< vectors of 16 codes in a chunk
 constexpr int kTileRows = 16;         ///< threads that share a slice
 constexpr int kTileTokens = 8;
 constexpr int kTileOutputs = kTileRows * kTileTokens;
@@ -51,7 +51,7 @@ constexpr int kTokenStride = kStepChunks<tile_tokens> * kChunk;
 /// Chunks whose weights are read together, so that the loads in flight cover the latency of memory:
 /// with more tokens a chunk takes longer, and there are fewer registers to spare.
 template <int tile_tokens>
-constexpr int kUnitChunks = tile_tokens <= 2 ? 2 : 1;
+constexpr int kBatchChunks = tile_tokens <= 2 ? 2 : 1;
 
 /// The arguments of a launch.
 struct Projection {
@@ -79,7 +79,7 @@ struct Projection {
 };
 
 /// A tile, and this thread's row in it.
-struct TilePlace {
+struct TileThread {
   std::int64_t row_tile;
   std::int64_t first_token;
   std::int32_t tokens;  ///< of the tile: 1 .. 8
@@ -115,13 +115,13 @@ struct ChunkWeights {
 
 /// The chunks that a thread reads together.
 template <int chunks>
-struct UnitWeights {
+struct ChunkBatch {
   ChunkWeights chunk[chunks];
 };
 
 /// Where this thread's row begins. In the layout of shuffle_weight(16, 16) the 16 rows' codes of 16
 /// k follow each other, then come the next 16 k.
-MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const TilePlace& at) {
+MONOREF_DEVICE const std::uint8_t* row_of_weights(const Projection& p, const TileThread& at) {
   const std::int64_t row_bytes =
       MONOREF_FAULT(qkv_weights_not_shuffled, "G05", "weights read as if in plain order") ? p.hidden
                                                                                           : 16;
@@ -149,14 +149,15 @@ MONOREF_DEVICE ChunkWeights load_chunk(const std::uint8_t* row, std::int32_t chu
              : weights;
 }
 
-/// The unit that begins with chunk `first`; chunks behind the last of the slice are that again.
+/// The batch of chunks that begins with `first`; past the end of the slice its last chunk is
+/// repeated.
 template <int chunks>
-MONOREF_DEVICE void load_unit(const std::uint8_t* row, std::int32_t first, const ChunkRange& slice,
-                              UnitWeights<chunks>& unit) {
+MONOREF_DEVICE void load_batch(const std::uint8_t* row, std::int32_t first, const ChunkRange& slice,
+                               ChunkBatch<chunks>& batch) {
   const std::int32_t last = slice.end > 0 ? slice.end - 1 : 0;
   MONOREF_UNROLL
   for (int i = 0; i < chunks; ++i)
-    unit.chunk[i] = load_chunk(row, first + i < last ? first + i : last);
+    batch.chunk[i] = load_chunk(row, first + i < last ? first + i : last);
 }
 
 // ---- tokens ------------------------------------------------------------------------------------
@@ -168,32 +169,32 @@ struct StagedPiece {
 };
 
 template <int tile_tokens>
-MONOREF_DEVICE StagedPiece staged_piece(const TilePlace& at, int i) {
-  const int unit = at.row + i * kTileRows;
-  return {unit / kPieces / kStepChunks<tile_tokens>, unit / kPieces % kStepChunks<tile_tokens>,
-          unit % kPieces};
+MONOREF_DEVICE StagedPiece staged_piece(const TileThread& at, int i) {
+  const int number = at.row + i * kTileRows;
+  return {number / kPieces / kStepChunks<tile_tokens>, number / kPieces % kStepChunks<tile_tokens>,
+          number % kPieces};
 }
 
 /// Whether there is such a piece in the step.
-MONOREF_DEVICE bool exists(const StagedPiece& unit, const TilePlace& at, const ChunkRange& step) {
-  return unit.token < at.tokens && unit.chunk < step.count();
+MONOREF_DEVICE bool exists(const StagedPiece& piece, const TileThread& at, const ChunkRange& step) {
+  return piece.token < at.tokens && piece.chunk < step.count();
 }
 
 /// Where the codes of the piece lie.
-MONOREF_DEVICE const std::uint8_t* codes_of(const Projection& p, const TilePlace& at,
-                                            const ChunkRange& step, const StagedPiece& unit) {
+MONOREF_DEVICE const std::uint8_t* codes_of(const Projection& p, const TileThread& at,
+                                            const ChunkRange& step, const StagedPiece& piece) {
   const std::int64_t stride = MONOREF_FAULT(qkv_token_stride_ignored, "N01",
                                             "tokens taken to be as far apart as they are wide")
                                   ? p.hidden
                                   : p.x8_row_stride;
-  std::int32_t chunk = step.first + unit.chunk;
+  std::int32_t chunk = step.first + piece.chunk;
   if (MONOREF_FAULT(qkv_wrong_eighth, "own", "a wave reads another wave's slice"))
     chunk = p.chunks() - 1 - chunk;
-  return in_global(p.x8 + (at.first_token + unit.token) * stride + std::int64_t{chunk} * kChunk +
-                   unit.piece * 16);
+  return in_global(p.x8 + (at.first_token + piece.token) * stride + std::int64_t{chunk} * kChunk +
+                   piece.piece * 16);
 }
 
-/// 16 bytes from anywhere.
+/// 16 bytes from any address.
 MONOREF_DEVICE simt::Vec16 load_bytes(const std::uint8_t* from) {
   simt::Vec16 codes{};
   MONOREF_KEEP_LOOP
@@ -210,15 +211,15 @@ struct StepCodes {
   simt::Vec16 piece[kThreadPieces];
 };
 
-/// Starts to load the thread's codes of a step, if tokens are aligned.
+/// Starts the loads of the thread's codes of a step, if tokens are aligned.
 template <int tile_tokens>
-MONOREF_DEVICE void load_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
+MONOREF_DEVICE void load_tokens(const Projection& p, const TileThread& at, const ChunkRange& step,
                                 StepCodes& codes) {
   if (!p.tokens_are_aligned()) return;
   MONOREF_UNROLL
   for (int i = 0; i < kThreadPieces; ++i) {
-    const StagedPiece unit = staged_piece<tile_tokens>(at, i);
-    if (exists(unit, at, step)) codes.piece[i] = simt::load16(codes_of(p, at, step, unit));
+    const StagedPiece piece = staged_piece<tile_tokens>(at, i);
+    if (exists(piece, at, step)) codes.piece[i] = simt::load16(codes_of(p, at, step, piece));
   }
 }
 
@@ -240,15 +241,15 @@ MONOREF_DEVICE void stage_piece(const simt::Vec16& codes, const E4m3& format, in
 /// Stages this thread's codes of a step. Like other long bodies this one stays a loop: with few
 /// blocks on a multiprocessor, a kernel this short is bound by the fetch of its instructions.
 template <int tile_tokens>
-MONOREF_DEVICE void stage_tokens(const Projection& p, const TilePlace& at, const ChunkRange& step,
+MONOREF_DEVICE void stage_tokens(const Projection& p, const TileThread& at, const ChunkRange& step,
                                  StepCodes codes, float* staged) {
   MONOREF_KEEP_LOOP
   for (int i = 0; i < kThreadPieces; ++i) {
-    const StagedPiece unit = staged_piece<tile_tokens>(at, i);
-    if (exists(unit, at, step)) {
-      if (!p.tokens_are_aligned()) codes.piece[0] = load_bytes(codes_of(p, at, step, unit));
-      float* token = staged + unit.token * kTokenStride<tile_tokens>;
-      stage_piece(codes.piece[0], p.format, unit.piece, token + unit.chunk * kChunk);
+    const StagedPiece piece = staged_piece<tile_tokens>(at, i);
+    if (exists(piece, at, step)) {
+      if (!p.tokens_are_aligned()) codes.piece[0] = load_bytes(codes_of(p, at, step, piece));
+      float* token = staged + piece.token * kTokenStride<tile_tokens>;
+      stage_piece(codes.piece[0], p.format, piece.piece, token + piece.chunk * kChunk);
     }
     MONOREF_UNROLL
     for (int next = 1; next < kThreadPieces; ++next) codes.piece[next - 1] = codes.piece[next];
@@ -270,8 +271,8 @@ struct HalfWeights {
   Four four[2 * kPieces];
 };
 
-/// Decodes the first eight codes of all pieces. All at once: then there is always something to do
-/// while a result is waited for.
+/// Decodes the first eight codes of all pieces at once, so that independent instructions cover each
+/// result's latency.
 template <int tile_tokens>
 MONOREF_DEVICE HalfWeights decode_half(const ChunkWeights& weights, const E4m3& format,
                                        Chains<tile_tokens>& chains) {
@@ -312,38 +313,39 @@ MONOREF_DEVICE void add_chunk(ChunkWeights weights, const E4m3& format, const fl
   }
 }
 
-/// Continues the chains by the chunks of a step. `weights` are the first unit's, and afterwards
-/// those of the unit that follows the step.
-template <int tile_tokens, int unit_chunks>
+/// Continues the chains by the chunks of a step. `weights` are those of its first batch on entry,
+/// and of the batch that follows the step on return.
+template <int tile_tokens, int batch_chunks>
 MONOREF_DEVICE void add_step(const Projection& p, const ChunkRange& slice, const ChunkRange& step,
                              const std::uint8_t* row, const float* staged,
-                             UnitWeights<unit_chunks>& weights, Chains<tile_tokens>& chains) {
+                             ChunkBatch<batch_chunks>& weights, Chains<tile_tokens>& chains) {
   MONOREF_KEEP_LOOP
-  for (std::int32_t chunk = step.first; chunk < step.end; chunk += unit_chunks) {
-    UnitWeights<unit_chunks> ahead;
-    load_unit(row, chunk + unit_chunks, slice, ahead);
+  for (std::int32_t chunk = step.first; chunk < step.end; chunk += batch_chunks) {
+    ChunkBatch<batch_chunks> ahead;
+    load_batch(row, chunk + batch_chunks, slice, ahead);
     MONOREF_KEEP_LOOP
-    for (int i = 0; i < unit_chunks && chunk + i < step.end; ++i) {
+    for (int i = 0; i < batch_chunks && chunk + i < step.end; ++i) {
       add_chunk(weights.chunk[0], p.format, staged + (chunk + i - step.first) * kChunk, chains);
-      weights.chunk[0] = weights.chunk[unit_chunks - 1];
+      weights.chunk[0] = weights.chunk[batch_chunks - 1];
     }
     weights = ahead;
   }
 }
 
 /// Sums one slice for this thread's row and all tokens of the tile into partials [slice][token]
-/// [row]. Block-collective; threads whose slice does not exist only keep the barriers.
+/// [row]. Threads whose slice does not exist only keep the barriers.
 template <int tile_tokens>
-MONOREF_DEVICE void sum_slice(const Projection& p, const TilePlace& at, std::int32_t slice,
-                              float* staged, float* partials) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void sum_slice(const Projection& p, const TileThread& at,
+                                                       std::int32_t slice, float* staged,
+                                                       float* partials) {
   constexpr int kStep = kStepChunks<tile_tokens>;
   const ChunkRange range = chunks_of(p, slice);
   const std::uint8_t* row = row_of_weights(p, at);
   StepCodes codes{};
   Chains<tile_tokens> chains{};
   load_tokens<tile_tokens>(p, at, range.from(range.first, kStep), codes);
-  UnitWeights<kUnitChunks<tile_tokens>> weights;
-  load_unit(row, range.first, range, weights);
+  ChunkBatch<kBatchChunks<tile_tokens>> weights;
+  load_batch(row, range.first, range, weights);
   MONOREF_KEEP_LOOP
   for (std::int32_t done = 0; done < p.chunks_of_slice(); done += kStep) {
     const ChunkRange step = range.from(range.first + done, kStep);
@@ -383,7 +385,7 @@ MONOREF_DEVICE float sum_partials(const Projection& p, const float* partials, in
 }
 
 /// Applies the scales to the tile's sums and stores them.
-MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const float* partials) {
+MONOREF_DEVICE void store_tile(const Projection& p, const TileThread& at, const float* partials) {
   const int count = at.tokens * kTileRows;
   MONOREF_KEEP_LOOP
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
@@ -406,14 +408,14 @@ MONOREF_DEVICE void store_tile(const Projection& p, const TilePlace& at, const f
 /// All slices of one tile, then its outputs. The next tile may follow at once: when it is staged,
 /// all have used what was, and its partial sums come after a barrier.
 template <int tile_tokens>
-MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* staged,
-                              float* partials) {
-  const int team = static_cast<int>(threadIdx.x) / kTileRows;
-  const int teams = static_cast<int>(blockDim.x) / kTileRows;
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_tile(const Projection& p, const TileThread& at,
+                                                       float* staged, float* partials) {
+  const int group = static_cast<int>(threadIdx.x) / kTileRows;
+  const int groups = static_cast<int>(blockDim.x) / kTileRows;
   MONOREF_KEEP_LOOP
-  for (std::int32_t first = 0; p.has_slice(first); first += teams) {
+  for (std::int32_t first = 0; p.has_slice(first); first += groups) {
     if (first > 0) __syncthreads();  // the staged operands have been used
-    sum_slice<tile_tokens>(p, at, first + team, staged + team * kStagedSlice, partials);
+    sum_slice<tile_tokens>(p, at, first + group, staged + group * kStagedSlice, partials);
   }
   __syncthreads();
   store_tile(p, at, partials);
@@ -421,7 +423,7 @@ MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* s
 
 /// Runs the smallest instantiation that holds the tile's tokens; results of surplus tokens are
 /// discarded.
-MONOREF_DEVICE void make_tile(const Projection& p, const TilePlace& at, float* staged,
+MONOREF_DEVICE void make_tile(const Projection& p, const TileThread& at, float* staged,
                               float* partials) {
   if (at.tokens == 1)
     make_tile<1>(p, at, staged, partials);
@@ -476,9 +478,9 @@ MONOREF_KERNEL(128, monoref_qkv_projection)(const std::uint8_t* x8, std::int64_t
     for (std::int64_t first = std::int64_t{blockIdx.y} * kTileTokens; first < tokens;
          first += std::int64_t{gridDim.y} * kTileTokens) {
       const std::int64_t left = tokens - first;
-      const TilePlace at{tile, first,
-                         left < kTileTokens ? static_cast<std::int32_t>(left) : kTileTokens,
-                         in_this_turn(row)};
+      const TileThread at{tile, first,
+                          left < kTileTokens ? static_cast<std::int32_t>(left) : kTileTokens,
+                          in_this_turn(row)};
       make_tile(p, at, staged, partials);
     }
   }

@@ -24,25 +24,25 @@ MONOREF_DEVICE int lane_of_group() {
   return simt::linear_thread() % kGroupLanes;
 }
 
-/// Butterfly of a group: v = v + v[lane xor 16], then 8, 4, 2, 1. Wave-collective; all lanes of a
-/// group get the same bits, since a + b and b + a are the same.
-MONOREF_DEVICE float group_sum(float v) {
+/// Butterfly of a group: v = v + v[lane xor 16], then 8, 4, 2, 1. All lanes of a group get the same
+/// bits, since a + b and b + a are the same.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE float group_sum(float v) {
   for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) v += simt::shuffle_xor(v, mask);
   return v;
 }
 
-/// The largest value of a group; NaN if there is one. Wave-collective.
-MONOREF_DEVICE float group_max(float v) {
+/// The largest value of a group; NaN if there is one.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE float group_max(float v) {
   for (int mask = kGroupLanes / 2; mask > 0; mask /= 2)
     v = max_or_nan(v, simt::shuffle_xor(v, mask));
   return v;
 }
 
 /// The two-level sum of a block: the butterfly of each group, then the butterfly of the groups'
-/// sums, in group order, with zeros behind them. The block has whole waves and one dimension.
-/// Block-collective; every thread gets the sum. `sums` is shared, kMaxGroups numbers; another
-/// barrier must lie between two uses of it.
-MONOREF_DEVICE float block_sum(float v, float* sums) {
+/// sums, in group order, with zeros behind them. The block has whole waves and one dimension. Every
+/// thread gets the sum. `sums` is shared, kMaxGroups numbers; another barrier must lie between two
+/// uses of it.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE float block_sum(float v, float* sums) {
   const float of_group = group_sum(v);
   const int lane = lane_of_group();
   if (lane == 0) sums[group_of_block()] = of_group;
@@ -56,7 +56,7 @@ MONOREF_DEVICE float block_sum(float v, float* sums) {
 }
 
 /// The largest value of a block; NaN if there is one. Terms as for `block_sum`, `v` not negative.
-MONOREF_DEVICE float block_max(float v, float* largest) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE float block_max(float v, float* largest) {
   const float of_group = group_max(v);
   const int lane = lane_of_group();
   if (lane == 0) largest[group_of_block()] = of_group;

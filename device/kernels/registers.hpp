@@ -72,10 +72,10 @@ MONOREF_DEVICE int in_this_turn(int number) {
 /// The arguments of a launch, on AMD copied to shared memory, `kept`; they must outlive the result.
 /// A kernel that loops over its work needs all of them in each iteration; there they, and the
 /// values that derive from them, would not fit into the scalar registers. (CUDA keeps them in
-/// constant memory anyway.) Block-collective.
+/// constant memory anyway.)
 template <class Arguments>
-MONOREF_DEVICE const Arguments& kept_in_shared([[maybe_unused]] Arguments* kept,
-                                               const Arguments& arguments) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE const Arguments& kept_in_shared(
+    [[maybe_unused]] Arguments* kept, const Arguments& arguments) {
 #if defined(__HIP__)
   if (threadIdx.x == 0) *kept = arguments;
   __syncthreads();

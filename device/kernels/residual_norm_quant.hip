@@ -57,9 +57,10 @@ MONOREF_DEVICE float sum_of_squares(const float (&acc)[kThreadElements]) {
 }
 
 /// Turns this thread's elements of a row from ar + residual into the norm's output. `live`: the
-/// thread has elements. Block-collective.
-MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool live, float* sums,
-                              float (&acc)[kThreadElements]) {
+/// thread has elements.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void normalise(const NormInputs& in, std::int64_t first,
+                                                       bool live, float* sums,
+                                                       float (&acc)[kThreadElements]) {
   if (in.rounded)
     for (float& value : acc) value = rounded_to_bf16(value);
   const float sum = block_sum(sum_of_squares(acc), sums);
@@ -79,8 +80,9 @@ MONOREF_DEVICE void normalise(const NormInputs& in, std::int64_t first, bool liv
   }
 }
 
-/// The largest magnitude of the block's elements. Block-collective.
-MONOREF_DEVICE float amax_of_row(const float (&values)[kThreadElements], float* largest) {
+/// The largest magnitude of the block's elements.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE float amax_of_row(const float (&values)[kThreadElements],
+                                                          float* largest) {
   float amax = 0.0F;
   for (const float value : values) amax = max_or_nan(magnitude_of(value), amax);
   if (MONOREF_FAULT(norm_amax_of_first_group, "own", "largest element of the first 256 only") &&

@@ -12,8 +12,8 @@
 //          sum is (a0 + a1) + (a2 + a3), and the logit the butterfly of the lanes' sums.
 //
 // Work of the norm. A block of 512 threads has a row. The row is loaded and stored in vectors of
-// eight elements, 16 bytes of each operand, and stands in shared memory as v in between, from where
-// every thread takes the elements that it owns.
+// eight elements, 16 bytes of each operand, and is kept in shared memory as v in between, from
+// which every thread reads the elements that it owns.
 //
 // Work of the gate. A group of 64 threads has an expert and four rows. Up to four such groups of a
 // block have the same expert, so that its weights are read from memory once for 16 rows. A lane has
@@ -35,7 +35,7 @@ namespace {
 constexpr std::int32_t kNormThreads = 512;
 constexpr std::int32_t kNormWaves = kNormThreads / kLanes64;
 constexpr std::int32_t kMaxHidden = 8192;
-constexpr std::int32_t kRun = 8;
+constexpr std::int32_t kVector = 8;
 
 /// Value of the `norm_input` parameter: the norm continues with the stored h_mid.
 constexpr std::int32_t kNormRounded = 1;
@@ -53,17 +53,17 @@ struct NormInputs {
 };
 
 /// Adds the residual to a row: stores h_mid, and what the norm continues with to `v` [hidden], in
-/// shared memory. Block-collective.
-MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::uint16_t* h_mid,
-                                 float* v) {
-  for (std::int32_t first = kRun * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
-       first += kRun * kNormThreads) {
-    float values[kRun], residual[kRun];
+/// shared memory.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void add_residual(const NormInputs& in, std::int64_t row,
+                                                          std::uint16_t* h_mid, float* v) {
+  for (std::int32_t first = kVector * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
+       first += kVector * kNormThreads) {
+    float values[kVector], residual[kVector];
     load_eight({in.sum + row * in.sum_row_stride, 1}, first, values);
     load_eight({in.residual + row * in.residual_row_stride, 1}, first, residual);
     if (MONOREF_FAULT(router_h_mid_without_residual, "own", "h_mid is the sum alone"))
       store_eight_bf16(h_mid + first, values);
-    for (int i = 0; i < kRun; ++i) {
+    for (int i = 0; i < kVector; ++i) {
       values[i] += residual[i];
       if (MONOREF_FAULT(router_residual_twice, "own", "the residual is added twice"))
         values[i] += residual[i];
@@ -72,7 +72,7 @@ MONOREF_DEVICE void add_residual(const NormInputs& in, std::int64_t row, std::ui
     if (in.rounded != MONOREF_FAULT(router_norm_source_swapped, "own",
                                     "the norm goes on with the other form of the sum"))
       for (float& value : values) value = rounded_to_bf16(value);
-    for (int i = 0; i < kRun; ++i) v[first + i] = values[i];
+    for (int i = 0; i < kVector; ++i) v[first + i] = values[i];
   }
 }
 
@@ -83,9 +83,9 @@ MONOREF_DEVICE float sum_of_squares(const float* owned, std::int32_t count) {
   return sum;
 }
 
-/// Sum of squares of the row in v. Block-collective; every thread gets it.
-MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchange,
-                             float* wave_sums) {
+/// Sum of squares of the row in v. Every thread gets it.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE float row_sum(const float* v, std::int32_t hidden,
+                                                      float* exchange, float* wave_sums) {
   const std::int32_t owned = hidden / kNormThreads;
   float sum[1] = {sum_of_squares(v + owned * static_cast<std::int32_t>(threadIdx.x), owned)};
   sums_of_64(exchange, sum);
@@ -100,17 +100,18 @@ MONOREF_DEVICE float row_sum(const float* v, std::int32_t hidden, float* exchang
   return total;
 }
 
-/// Stores the norm of the row in v. Block-collective.
-MONOREF_DEVICE void store_norm(const NormInputs& in, const float* v, float sum, std::uint16_t* xn) {
+/// Stores the norm of the row in v.
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void store_norm(const NormInputs& in, const float* v,
+                                                        float sum, std::uint16_t* xn) {
   const float mean = sum / static_cast<float>(in.hidden);
   const float rstd = MONOREF_FAULT(router_eps_outside_root, "own", "eps added to the root")
                          ? 1.0F / (simt::sqrt_rn(mean) + in.eps)
                          : rsq(mean + in.eps);
-  for (std::int32_t first = kRun * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
-       first += kRun * kNormThreads) {
-    float gamma[kRun], values[kRun];
+  for (std::int32_t first = kVector * static_cast<std::int32_t>(threadIdx.x); first < in.hidden;
+       first += kVector * kNormThreads) {
+    float gamma[kVector], values[kVector];
     load_eight({in.gamma, 1}, first, gamma);
-    for (int i = 0; i < kRun; ++i) {
+    for (int i = 0; i < kVector; ++i) {
       const float weight =
           MONOREF_FAULT(router_gamma_without_one, "own", "weight gamma instead of gamma + 1")
               ? gamma[i]
@@ -123,43 +124,44 @@ MONOREF_DEVICE void store_norm(const NormInputs& in, const float* v, float sum, 
 
 // -------------------------------------------------------------------------------------------------
 
-constexpr int kTeamRows = 4;
-constexpr int kMaxTeams = 4;
-constexpr int kPairs = kRun / 2;
-constexpr std::int32_t kStep = kLanes64 * kRun;  ///< elements that the lanes take at once
+constexpr int kGroupRows = 4;
+constexpr int kMaxRowGroups = 4;
+constexpr int kPairs = kVector / 2;
+constexpr std::int32_t kStep = kLanes64 * kVector;  ///< elements that the lanes take at once
 constexpr int kStepsAtOnce = 4;
 
 /// Eight elements as they lie in memory.
 template <class Element>
-struct RunOfEight {
-  simt::Vec16 part[kRun * sizeof(Element) / 16];
+struct VectorOfEight {
+  simt::Vec16 part[kVector * sizeof(Element) / 16];
 };
 
 /// Loads eight elements; `wide`: they begin on a multiple of 16 bytes.
 template <bool wide, class Element>
-MONOREF_DEVICE RunOfEight<Element> load_run(const Element* from) {
+MONOREF_DEVICE VectorOfEight<Element> load_vector(const Element* from) {
   if constexpr (wide) {
-    RunOfEight<Element> run;
+    VectorOfEight<Element> vector;
     MONOREF_UNROLL
-    for (std::size_t i = 0; i < sizeof(run) / 16; ++i)
-      run.part[i] = simt::load16(from + i * (16 / sizeof(Element)));
-    return run;
+    for (std::size_t i = 0; i < sizeof(vector) / 16; ++i)
+      vector.part[i] = simt::load16(from + i * (16 / sizeof(Element)));
+    return vector;
   } else {
     struct Elements {
-      Element element[kRun];
+      Element element[kVector];
     } elements;
-    for (int i = 0; i < kRun; ++i) elements.element[i] = from[i];
-    return simt::bit_cast<RunOfEight<Element>>(elements);
+    for (int i = 0; i < kVector; ++i) elements.element[i] = from[i];
+    return simt::bit_cast<VectorOfEight<Element>>(elements);
   }
 }
 
 /// The eight numbers of a vector.
-MONOREF_DEVICE void values_of(const RunOfEight<std::uint16_t>& run, float (&values)[kRun]) {
-  for (int i = 0; i < kPairs; ++i) split_bf16_pair(run.part[0].word[i], values + 2 * i);
+MONOREF_DEVICE void values_of(const VectorOfEight<std::uint16_t>& vector,
+                              float (&values)[kVector]) {
+  for (int i = 0; i < kPairs; ++i) split_bf16_pair(vector.part[0].word[i], values + 2 * i);
 }
-MONOREF_DEVICE void values_of(const RunOfEight<float>& run, float (&values)[kRun]) {
-  for (int i = 0; i < kRun; ++i) {
-    values[i] = simt::bit_cast<float>(run.part[i / 4].word[i % 4]);
+MONOREF_DEVICE void values_of(const VectorOfEight<float>& vector, float (&values)[kVector]) {
+  for (int i = 0; i < kVector; ++i) {
+    values[i] = simt::bit_cast<float>(vector.part[i / 4].word[i % 4]);
     if (MONOREF_FAULT(router_gate_weight_rounded, "own", "weights of binary32 are rounded to BF16"))
       values[i] = rounded_to_bf16(values[i]);
   }
@@ -180,22 +182,22 @@ struct Gate {
 
   /// Whether all vectors of eight elements begin on multiples of 16 bytes.
   MONOREF_MEMBER bool is_wide() const {
-    return aligned16(xn) && aligned16(weights) && xn_row_stride % kRun == 0 &&
+    return aligned16(xn) && aligned16(weights) && xn_row_stride % kVector == 0 &&
            weights_row_stride * sizeof(Weight) % 16 == 0;
   }
 };
 
 /// Where in its rows a lane's eight elements of step `step` begin.
-MONOREF_DEVICE std::int32_t place_of_run(std::int32_t step, std::int32_t steps) {
+MONOREF_DEVICE std::int32_t offset_of_vector(std::int32_t step, std::int32_t steps) {
   if (MONOREF_FAULT(router_lane_has_neighbours, "own",
                     "a lane owns other elements than the stated ones"))
-    return (lane_of_64() * steps + step) * kRun;
-  return step * kStep + lane_of_64() * kRun;
+    return (lane_of_64() * steps + step) * kVector;
+  return step * kStep + lane_of_64() * kVector;
 }
 
 /// Continues the four fma chains of one row by eight elements.
-MONOREF_DEVICE void add_run(const float (&w)[kRun], const float (&x)[kRun],
-                            float (&chains)[kPairs]) {
+MONOREF_DEVICE void add_vector(const float (&w)[kVector], const float (&x)[kVector],
+                               float (&chains)[kPairs]) {
   MONOREF_UNROLL
   for (int pair = 0; pair < kPairs; ++pair) {
     const int low = 2 * pair + (MONOREF_FAULT(router_pair_high_first, "own",
@@ -220,21 +222,21 @@ MONOREF_DEVICE void sum_lane(const Gate<Weight>& gate, const Weight* weights,
     --steps;
   MONOREF_KEEP_LOOP
   for (std::int32_t first = 0; first < steps; first += kStepsAtOnce) {
-    RunOfEight<Weight> runs[kStepsAtOnce];
+    VectorOfEight<Weight> vectors[kStepsAtOnce];
     MONOREF_UNROLL
     for (int i = 0; i < kStepsAtOnce; ++i) {
       const std::int32_t step = first + i < steps ? first + i : steps - 1;
-      runs[i] = load_run<wide>(weights + place_of_run(step, steps));
+      vectors[i] = load_vector<wide>(weights + offset_of_vector(step, steps));
     }
     MONOREF_UNROLL
     for (int i = 0; i < kStepsAtOnce; ++i) {
       if (first + i >= steps) continue;
-      float w[kRun], x[kRun];
-      values_of(runs[i], w);
+      float w[kVector], x[kVector];
+      values_of(vectors[i], w);
       MONOREF_UNROLL
       for (int row = 0; row < count; ++row) {
-        values_of(load_run<wide>(row_of[row] + place_of_run(first + i, steps)), x);
-        add_run(w, x, chains[row]);
+        values_of(load_vector<wide>(row_of[row] + offset_of_vector(first + i, steps)), x);
+        add_vector(w, x, chains[row]);
       }
     }
   }
@@ -249,10 +251,11 @@ MONOREF_DEVICE void sum_lane(const Gate<Weight>& gate, const Weight* weights,
 }
 
 /// The logits of one expert for `count` rows from `first` on, which belong to this thread's group
-/// of 64. Rows that do not exist are computed as the last one and not stored. Block-collective.
+/// of 64. Rows that do not exist are computed as the last one and not stored.
 template <bool wide, int count, class Weight>
-MONOREF_DEVICE void make_logits(const Gate<Weight>& gate, std::int64_t expert, std::int64_t first,
-                                float* exchange) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_logits(const Gate<Weight>& gate,
+                                                         std::int64_t expert, std::int64_t first,
+                                                         float* exchange) {
   const std::uint16_t* row_of[count];
   MONOREF_UNROLL
   for (int i = 0; i < count; ++i) {
@@ -272,25 +275,27 @@ MONOREF_DEVICE void make_logits(const Gate<Weight>& gate, std::int64_t expert, s
 
 /// Runs the smallest instantiation that holds a tile's rows.
 template <bool wide, class Weight>
-MONOREF_DEVICE void make_tile(const Gate<Weight>& gate, std::int64_t expert,
-                              std::int64_t tile_first, float* exchange) {
-  const std::int64_t first = tile_first + std::int64_t{wave_of_64()} * kTeamRows;
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_tile(const Gate<Weight>& gate,
+                                                       std::int64_t expert, std::int64_t tile_first,
+                                                       float* exchange) {
+  const std::int64_t first = tile_first + std::int64_t{wave_of_64()} * kGroupRows;
   const std::int64_t left = gate.rows - tile_first;
   if (left == 1)
     make_logits<wide, 1>(gate, expert, first, exchange);
   else if (left == 2)
     make_logits<wide, 2>(gate, expert, first, exchange);
   else
-    make_logits<wide, kTeamRows>(gate, expert, first, exchange);
+    make_logits<wide, kGroupRows>(gate, expert, first, exchange);
   __syncthreads();  // the sums of the next tile overwrite these
 }
 
 template <class Weight>
-MONOREF_DEVICE void make_all_logits(const Gate<Weight>& gate, float* exchange) {
+MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void make_all_logits(const Gate<Weight>& gate,
+                                                             float* exchange) {
   if (gate.hidden < kStep || gate.hidden % kStep != 0) return;
   if (blockDim.x % kLanes64 != 0) return;
   const bool wide = gate.is_wide();
-  const std::int64_t tile_rows = std::int64_t{blockDim.x} / kLanes64 * kTeamRows;
+  const std::int64_t tile_rows = std::int64_t{blockDim.x} / kLanes64 * kGroupRows;
   for (std::int64_t expert = blockIdx.x; expert < gate.experts; expert += gridDim.x) {
     for (std::int64_t first = blockIdx.y * tile_rows; first < gate.rows;
          first += gridDim.y * tile_rows) {
@@ -350,7 +355,7 @@ MONOREF_KERNEL(256, monoref_router_gate)(const std::uint16_t* xn, std::int64_t x
                                          float* logits, std::int64_t logits_row_stride,
                                          std::int64_t rows, std::int32_t n_routed,
                                          std::int32_t hidden) {
-  MONOREF_SHARED(float, exchange, kTeamRows * kMaxTeams * kLanes64);
+  MONOREF_SHARED(float, exchange, kGroupRows * kMaxRowGroups * kLanes64);
   make_all_logits(Gate<std::uint16_t>{xn, xn_row_stride, gate, gate_row_stride, logits,
                                       logits_row_stride, rows, n_routed, hidden},
                   exchange);
@@ -363,7 +368,7 @@ MONOREF_KERNEL(256, monoref_router_gate_f32)(const std::uint16_t* xn, std::int64
                                              float* logits, std::int64_t logits_row_stride,
                                              std::int64_t rows, std::int32_t n_routed,
                                              std::int32_t hidden) {
-  MONOREF_SHARED(float, exchange, kTeamRows * kMaxTeams * kLanes64);
+  MONOREF_SHARED(float, exchange, kGroupRows * kMaxRowGroups * kLanes64);
   make_all_logits(Gate<float>{xn, xn_row_stride, gate, gate_row_stride, logits, logits_row_stride,
                               rows, n_routed, hidden},
                   exchange);

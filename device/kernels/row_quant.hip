@@ -20,7 +20,7 @@
 namespace monoref::kernels {
 namespace {
 
-constexpr std::int32_t kRun = 8;
+constexpr std::int32_t kVector = 8;
 
 /// The largest magnitude among the numbers of a row that this thread has.
 MONOREF_DEVICE float amax_of_thread(const Row<const std::uint16_t>& row, std::int32_t width) {
@@ -29,9 +29,9 @@ MONOREF_DEVICE float amax_of_thread(const Row<const std::uint16_t>& row, std::in
       width > 128)
     width = 128;
   float amax = 0.0F;
-  for (std::int32_t i = kRun * static_cast<std::int32_t>(threadIdx.x); i < width;
-       i += kRun * static_cast<std::int32_t>(blockDim.x)) {
-    float values[kRun];
+  for (std::int32_t i = kVector * static_cast<std::int32_t>(threadIdx.x); i < width;
+       i += kVector * static_cast<std::int32_t>(blockDim.x)) {
+    float values[kVector];
     load_eight(row, i, values);
     for (float value : values) {
       if (MONOREF_FAULT(quant_nan_ignored, "own", "a NaN does not reach the scale") &&
@@ -52,9 +52,9 @@ MONOREF_DEVICE void quantise_row(const Row<const std::uint16_t>& row, std::int32
   const float factor = rcp(scale);
   const bool zeros = amax == 0.0F && !MONOREF_FAULT(quant_zero_row_divided, "F18",
                                                     "a row of zeros is divided by its scale of 0");
-  for (std::int32_t i = kRun * static_cast<std::int32_t>(threadIdx.x); i < width;
-       i += kRun * static_cast<std::int32_t>(blockDim.x)) {
-    float values[kRun];
+  for (std::int32_t i = kVector * static_cast<std::int32_t>(threadIdx.x); i < width;
+       i += kVector * static_cast<std::int32_t>(blockDim.x)) {
+    float values[kVector];
     load_eight(row, i, values);
     for (float& value : values) {
       const float quotient =
@@ -82,7 +82,7 @@ MONOREF_KERNEL(1024, monoref_row_quant)(const std::uint16_t* x, std::int64_t x_r
                                         std::int64_t rows, std::int32_t width, float largest,
                                         std::int32_t encoding, std::int32_t overflow) {
   MONOREF_SHARED(float, maxima, kMaxGroups);
-  if (width < kRun || width % kRun != 0) return;
+  if (width < kVector || width % kVector != 0) return;
   const E4m3 format = e4m3_format(encoding, overflow);
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const Row<const std::uint16_t> from{x + row * x_row_stride, 1};

@@ -69,7 +69,7 @@ MONOREF_DEVICE Kind kind_of(std::int32_t id, const CausalLimit& limit, std::int3
   return id == limit.self ? Kind::kTail : Kind::kFull;
 }
 
-/// The ids that one lane looks at, and where each goes.
+/// The ids of one lane, and the slot of each.
 struct LaneIds {
   std::int32_t id[kIdsPerLane];
   std::int32_t slot[kIdsPerLane];
@@ -82,10 +82,12 @@ struct Selected {
   MONOREF_MEMBER std::int32_t used() const { return full + (tails > 0 ? 1 : 0); }
 };
 
-/// Reads the ids of a row and gives each its slot. Wave-collective.
-MONOREF_DEVICE Selected place_ids(const std::int32_t* ids, std::int64_t id_stride,
-                                  const TableShape& shape, const CausalLimit& limit,
-                                  LaneIds* lane_ids) {
+/// Reads the ids of a row and gives each its slot.
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE Selected place_ids(const std::int32_t* ids,
+                                                          std::int64_t id_stride,
+                                                          const TableShape& shape,
+                                                          const CausalLimit& limit,
+                                                          LaneIds* lane_ids) {
   Selected selected{0, 0};
   bool is_tail[kIdsPerLane];
   for (std::int32_t i = 0; i < kIdsPerLane; ++i) {
@@ -206,10 +208,9 @@ MONOREF_DEVICE void write_columns(const LaneIds& lane_ids, const Selected& selec
 }
 
 /// Makes one row. `table_row` is read at valid ids only; it may be null if none can be valid.
-MONOREF_DEVICE void write_sparse_row(const std::int32_t* ids, std::int64_t id_stride,
-                                     const std::int32_t* table_row, std::int64_t abs_pos,
-                                     const TableShape& shape, std::int32_t* row,
-                                     std::int32_t* context) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void write_sparse_row(
+    const std::int32_t* ids, std::int64_t id_stride, const std::int32_t* table_row,
+    std::int64_t abs_pos, const TableShape& shape, std::int32_t* row, std::int32_t* context) {
   const CausalLimit limit = causal_limit(abs_pos);
   if (MONOREF_FAULT(sparse_table_empty_row_unwritten, "S26",
                     "a row without tokens is not written") &&
@@ -236,11 +237,10 @@ struct RowBuffers {
 };
 
 /// Makes row `row` from the table row of `request` (none: a request that the table does not have).
-MONOREF_DEVICE void write_row_of_request(const RowBuffers& buffers, const TableShape& shape,
-                                         const std::int32_t* block_table,
-                                         std::int64_t table_row_stride, std::int64_t requests,
-                                         std::int64_t request, std::int64_t abs_pos,
-                                         std::int64_t row) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void write_row_of_request(
+    const RowBuffers& buffers, const TableShape& shape, const std::int32_t* block_table,
+    std::int64_t table_row_stride, std::int64_t requests, std::int64_t request,
+    std::int64_t abs_pos, std::int64_t row) {
   const bool known = request >= 0 && request < requests;
   std::int64_t ids_at = row * buffers.topk_row_stride;
   if (MONOREF_FAULT(sparse_table_topk_row_stride_ignored, "S04",

@@ -1,4 +1,4 @@
-// Runs of four and eight numbers of a row, moved as one where the row allows it.
+// Vectors of four and eight numbers of a row, moved as one where the row allows it.
 #pragma once
 
 #include <cstdint>
@@ -44,12 +44,12 @@ MONOREF_DEVICE void split_bf16_pair(std::uint32_t word, float* values) {
 }
 
 /// Elements first .. first + 7 of a row of bf16: one load of 16 bytes, if the row is dense and the
-/// run starts on a multiple of 16.
+/// vector starts on a multiple of 16.
 MONOREF_DEVICE void load_eight(const Row<const std::uint16_t>& row, std::int64_t first,
                                float (&values)[8]) {
   if (row.stride == 1 && aligned16(row.data + first)) {
-    const simt::Vec16 run = simt::load16(row.data + first);
-    for (int i = 0; i < 4; ++i) split_bf16_pair(run.word[i], values + 2 * i);
+    const simt::Vec16 vector = simt::load16(row.data + first);
+    for (int i = 0; i < 4; ++i) split_bf16_pair(vector.word[i], values + 2 * i);
     return;
   }
   for (int i = 0; i < 8; ++i) values[i] = float_of_bf16(row[first + i]);
@@ -59,15 +59,15 @@ MONOREF_DEVICE void load_eight(const Row<const std::uint16_t>& row, std::int64_t
 MONOREF_DEVICE void load_four(const Row<const std::uint16_t>& row, std::int64_t first,
                               float (&values)[4]) {
   if (row.stride == 1 && aligned8(row.data + first)) {
-    const std::uint64_t run = load8(row.data + first);
-    split_bf16_pair(static_cast<std::uint32_t>(run), values);
-    split_bf16_pair(static_cast<std::uint32_t>(run >> 32), values + 2);
+    const std::uint64_t vector = load8(row.data + first);
+    split_bf16_pair(static_cast<std::uint32_t>(vector), values);
+    split_bf16_pair(static_cast<std::uint32_t>(vector >> 32), values + 2);
     return;
   }
   for (int i = 0; i < 4; ++i) values[i] = float_of_bf16(row[first + i]);
 }
 
-/// Stores bf16(values) as one run of 16 or 8 bytes where the address allows it.
+/// Stores bf16(values) as one vector of 16 or 8 bytes where the address allows it.
 MONOREF_DEVICE void store_eight_bf16(std::uint16_t* to, const float (&values)[8]) {
   if (aligned16(to)) {
     simt::store16(to, {{bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
@@ -84,7 +84,7 @@ MONOREF_DEVICE void store_four_bf16(std::uint16_t* to, const float (&values)[4])
   for (int i = 0; i < 4; ++i) to[i] = bf16_of(values[i]);
 }
 
-/// Stores e4m3(values) as one run of 8 bytes where the address allows it.
+/// Stores e4m3(values) as one vector of 8 bytes where the address allows it.
 MONOREF_DEVICE void store_eight_e4m3(std::uint8_t* to, const float (&values)[8],
                                      const E4m3& format) {
   if (aligned8(to)) {
@@ -94,12 +94,13 @@ MONOREF_DEVICE void store_eight_e4m3(std::uint8_t* to, const float (&values)[8],
   for (int i = 0; i < 8; ++i) to[i] = e4m3_of(values[i], format);
 }
 
-/// Stores four f32, NaN made canonical, as one run of 16 bytes where the address allows it.
+/// Stores four f32, NaN made canonical, as one vector of 16 bytes where the address allows it.
 MONOREF_DEVICE void store_four_f32(float* to, const float (&values)[4]) {
   if (aligned16(to)) {
-    simt::Vec16 run;
-    for (int i = 0; i < 4; ++i) run.word[i] = simt::bit_cast<std::uint32_t>(canonical(values[i]));
-    simt::store16(to, run);
+    simt::Vec16 vector;
+    for (int i = 0; i < 4; ++i)
+      vector.word[i] = simt::bit_cast<std::uint32_t>(canonical(values[i]));
+    simt::store16(to, vector);
     return;
   }
   for (int i = 0; i < 4; ++i) to[i] = canonical(values[i]);

@@ -7,9 +7,9 @@ namespace monoref::kernels {
 namespace {  // each variant of a kernel has its own
 
 /// A barrier for the live lanes of a wave: what one wrote to shared memory before it, the others
-/// see after it. Wave-collective.
+/// see after it.
 #if defined(__HIP__)
-MONOREF_DEVICE void wave_sync() {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void wave_sync() {
   // Lanes run in lockstep, and their accesses to shared memory stay in order: only the compiler has
   // to be kept from moving them.
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -17,11 +17,12 @@ MONOREF_DEVICE void wave_sync() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 #elif defined(__CUDACC__)
-MONOREF_DEVICE void wave_sync() {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void wave_sync() {
   __syncwarp();
 }
 #else
-MONOREF_DEVICE void wave_sync(const simt::host::Site& site = simt::host::Site::current()) {
+MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE void wave_sync(
+    const simt::host::Site& site = simt::host::Site::current()) {
   simt::ballot(true, site);
 }
 #endif

@@ -1,10 +1,10 @@
 // Multiplies experts' weights with the tokens that are routed to them.
 //
-// A team is a group of 16 neighbouring lanes. It has the 16 rows of a tile of one or two matrices,
-// and the fma chains of up to 16 tokens. It loads its weights 64 bytes a row at a time, well ahead
-// of their use. The operands of its tokens are decoded once by all its threads into shared memory,
-// from where each thread reads them; they are a chunk of k that is the longer the fewer tokens
-// there are. Teams share waves but never wait for each other.
+// A group of 16 neighbouring lanes has the 16 rows of a tile of one or two matrices, and the fma
+// chains of up to 16 tokens. It loads its weights 64 bytes a row at a time, well ahead of their
+// use. The operands of its tokens are decoded once by all its threads into shared memory, from
+// where each thread reads them; they are a chunk of k that is the longer the fewer tokens there
+// are. Groups share waves but never wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -20,31 +20,32 @@
 namespace monoref::kernels {
 namespace {  // each variant of a kernel has its own
 
-constexpr int kTeamThreads = kTileRows;
+constexpr int kGroupThreads = kTileRows;
 
 /// 16-byte vectors of a row that a thread has in flight at a time, and the columns in them.
-constexpr int kLoadRuns = 4;
+constexpr int kLoadVectors = 4;
 template <bool fp4>
-constexpr int kLoadCodes = kLoadRuns * kRunCodes<fp4>;
+constexpr int kLoadCodes = kLoadVectors * kVectorCodes<fp4>;
 
-/// Operands that a team has in shared memory at a time: 16 from each of its threads.
-constexpr int kTeamOperands = 16 * kTeamThreads;
-/// Distance of two teams' operands; the padding puts what the teams of a wave read at once into
+/// Operands that a group has in shared memory at a time: 16 from each of its threads.
+constexpr int kGroupOperands = 16 * kGroupThreads;
+/// Distance of two groups' operands; the padding puts what the groups of a wave read at once into
 /// different banks.
-constexpr int kTeamStride = kTeamOperands + 4;
+constexpr int kGroupStride = kGroupOperands + 4;
 
 /// kLoadCodes neighbouring columns of a thread's row, in flight from memory.
 struct RowCodes {
-  simt::Vec16 run[kLoadRuns];
-  std::uint32_t scale[kLoadRuns];  ///< of each block; half as many blocks of E4M3FN
+  simt::Vec16 vector[kLoadVectors];
+  std::uint32_t scale[kLoadVectors];  ///< of each block; half as many blocks of E4M3FN
 
   /// The columns of a row from `first` on, a multiple of their number.
   template <bool fp4>
   MONOREF_MEMBER void load(const MatrixRow& row, std::int32_t first) {
     MONOREF_UNROLL
-    for (int i = 0; i < kLoadRuns; ++i) run[i] = simt::load16(row.run(fp4 ? first / 2 : first, i));
-    // The first one last: where the loads of both formats meet, the compiler for AMD joins their
-    // last stores; to different places, they would be kept in memory.
+    for (int i = 0; i < kLoadVectors; ++i)
+      vector[i] = simt::load16(row.vector(fp4 ? first / 2 : first, i));
+    // The first one last: where the branches of both formats join, the compiler for AMD joins their
+    // last stores; to different slots, they would be kept in memory.
     MONOREF_UNROLL
     for (int i = kLoadCodes<fp4> / kMxBlock - 1; i >= 0; --i)
       scale[i] = row.scale(first / kMxBlock + i);
@@ -59,8 +60,8 @@ struct RowCodes {
     for (int i = 0; i < kLoadCodes<fp4> / kMxBlock; ++i)
       plain = plain && is_plain_scale<fp4>(scale[i], e8m0_zero);
     MONOREF_UNROLL
-    for (int i = 0; i < kLoadRuns; ++i)
-      for (const std::uint32_t word : run[i].word)
+    for (int i = 0; i < kLoadVectors; ++i)
+      for (const std::uint32_t word : vector[i].word)
         if (!fp4) add_fp8_nans(word, nans);
     return plain && no_fp8_nan(nans);
   }
@@ -80,20 +81,20 @@ struct RowCodes {
 /// are `threads` apart, which is the size of the block.
 template <int rows, int threads>
 struct KeptCodes {
-  const simt::Vec16* places;  ///< [row][vector]
+  const simt::Vec16* slots;  ///< [row][vector]
   std::uint32_t scales[rows];
   bool plain;
 
   /// Stages what has been loaded.
   template <bool fp4>
   MONOREF_MEMBER static KeptCodes of(const RowCodes (&codes)[rows], std::int32_t e8m0_zero,
-                                     simt::Vec16* place) {
-    KeptCodes kept{place, {}, true};
+                                     simt::Vec16* to) {
+    KeptCodes kept{to, {}, true};
     MONOREF_UNROLL
     for (int row = 0; row < rows; ++row) {
       MONOREF_UNROLL
-      for (int i = 0; i < kLoadRuns; ++i)
-        simt::store16(place + (row * kLoadRuns + i) * threads, codes[row].run[i]);
+      for (int i = 0; i < kLoadVectors; ++i)
+        simt::store16(to + (row * kLoadVectors + i) * threads, codes[row].vector[i]);
       kept.scales[row] = codes[row].template packed_scales<fp4>();
       kept.plain = codes[row].template are_plain<fp4>(e8m0_zero) && kept.plain;
     }
@@ -136,14 +137,14 @@ struct KeptCodes {
 
   /// The 16-byte vector of codes that has column `k`.
   template <bool fp4>
-  MONOREF_MEMBER const simt::Vec16& run(int row, int k) const {
-    return places[(row * kLoadRuns + k / kRunCodes<fp4>)*threads];
+  MONOREF_MEMBER const simt::Vec16& vector(int row, int k) const {
+    return slots[(row * kLoadVectors + k / kVectorCodes<fp4>)*threads];
   }
 
   /// The word of codes that begins with column `k`.
   template <bool fp4>
   MONOREF_MEMBER std::uint32_t word(int row, int k) const {
-    return run<fp4>(row, k).word[k % kRunCodes<fp4> / kWordCodes<fp4>];
+    return vector<fp4>(row, k).word[k % kVectorCodes<fp4> / kWordCodes<fp4>];
   }
 
   /// Continues the fma chains by a word's columns.
@@ -202,7 +203,7 @@ struct KeptCodes {
       if constexpr (words == 1) {
         codes[row][0] = word<fp4>(row, k);
       } else {
-        const simt::Vec16 all = simt::load16(&run<fp4>(row, k));
+        const simt::Vec16 all = simt::load16(&vector<fp4>(row, k));
         for (int i = 0; i < words; ++i) codes[row][i] = all.word[i];
       }
     }
@@ -231,15 +232,15 @@ struct KeptCodes {
 };
 
 /// Rounds a token count, 1 to 16, up to the next instantiated one: 1, 2, 4, 8, 16.
-MONOREF_DEVICE int tokens_of_text(int tokens) {
+MONOREF_DEVICE int instantiated_tokens(int tokens) {
   return tokens <= 2 ? tokens : tokens <= 4 ? 4 : tokens <= 8 ? 8 : kTileTokens;
 }
 
-/// Columns that a team multiplies between two barriers: one load's worth, or fewer if the operands
+/// Columns that a group multiplies between two barriers: one load's worth, or fewer if the operands
 /// of `tokens` tokens would not fit into its shared memory.
 template <bool fp4, int tokens>
 constexpr int kChunkOf =
-    kTeamOperands / tokens < kLoadCodes<fp4> ? kTeamOperands / tokens : kLoadCodes<fp4>;
+    kGroupOperands / tokens < kLoadCodes<fp4> ? kGroupOperands / tokens : kLoadCodes<fp4>;
 
 /// Its binary logarithm, for an instantiated token count.
 template <bool fp4>
@@ -274,10 +275,10 @@ struct TokenRow {
   const std::uint8_t* scales;
 };
 
-/// A thread's share of a chunk of the team's tokens, in flight from memory: four words of four
+/// A thread's share of a chunk of the group's tokens, in flight from memory: four words of four
 /// codes. The words of a chunk, token by token, are dealt to the threads in turn.
 struct TokenWords {
-  static constexpr int kWords = kTeamOperands / kTeamThreads / 4;
+  static constexpr int kWords = kGroupOperands / kGroupThreads / 4;
 
   std::uint32_t word[kWords];
   std::uint32_t scale[kWords];
@@ -288,7 +289,7 @@ struct TokenWords {
   MONOREF_MEMBER void load(const Rows& rows, int count, int bits, int thread, std::int32_t k) {
     MONOREF_UNROLL
     for (int i = 0; i < kWords; ++i) {
-      const int at = 4 * (thread + i * kTeamThreads);
+      const int at = 4 * (thread + i * kGroupThreads);
       if (at >> bits >= count) continue;
       const TokenRow row = rows(at >> bits);
       const std::int32_t column = k + (at & ((1 << bits) - 1));
@@ -297,12 +298,12 @@ struct TokenWords {
     }
   }
 
-  /// Decodes them to where the team reads its operands.
+  /// Decodes them to where the group reads its operands.
   MONOREF_MEMBER void stage(int count, int bits, int thread, std::int32_t e8m0_zero,
                             float* to) const {
     MONOREF_UNROLL
     for (int i = 0; i < kWords; ++i) {
-      const int at = 4 * (thread + i * kTeamThreads);
+      const int at = 4 * (thread + i * kGroupThreads);
       if (at >> bits >= count) continue;
       Four numbers;
       std::uint32_t nans = 0;
