@@ -11,14 +11,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::Codes;
-using testing::longs;
-using testing::Numbers;
-using testing::refusal_of;
 
 constexpr std::byte kOld{0x55};
 constexpr std::int64_t kHeadDim = 128;
@@ -457,7 +451,7 @@ TEST(KvCacheInsert, ArgumentRefusals) {
   insert.slots = longs({3, 3});
   EXPECT_EQ(insert.refusal(),
             "kv_cache_insert: slot_mapping is 3 in rows 0 and 1, limit one row a slot");
-  insert.slots = testing::ints({2}, {3, 4});
+  insert.slots = ints({2}, {3, 4});
   EXPECT_EQ(insert.refusal(),
             "kv_cache_insert: slot_mapping is int32 of rank 1, must be int64 of rank 1");
   insert.slots = longs({3, 4});
@@ -485,4 +479,4 @@ TEST(KvCacheInsert, ArgumentRefusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

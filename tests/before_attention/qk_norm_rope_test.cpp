@@ -7,16 +7,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::bf16s;
-using testing::bits;
-using testing::Codes;
-using testing::from_bf16;
-using testing::refusal_of;
-using testing::row_view;
 
 constexpr double kTinyEps = 0x1p-30;
 
@@ -132,7 +124,7 @@ TEST(QkNormRope, N04PairsAreHalvesNotNeighbours) {
 
 /// A random head of ordinary numbers and a rotation of the model's shape at position 5.
 Heads model_heads(std::uint64_t seed, std::int64_t rotary_dim) {
-  testing::Random random(seed);
+  Random random(seed);
   Heads heads{.shape = {.q_heads = 2, .kv_heads = 1, .index_q_heads = 1, .rotary_dim = rotary_dim},
               .rows = 1,
               .table_rows = 6,
@@ -257,7 +249,7 @@ TEST(QkNormRope, N01StridedProjection) {
   const std::int64_t width = heads.shape.row_width();
   for (const std::int64_t step : {1, 2, 3}) {
     Codes storage;
-    const View<const std::uint16_t, 2> strided = testing::scattered(heads.qkv, 1, 0, step, storage);
+    const View<const std::uint16_t, 2> strided = scattered(heads.qkv, 1, 0, step, storage);
     Heads other = heads;
     QkNormRopeInput input = other.input();
     input.qkv = {strided.data(), {1, width}, {7, step}};
@@ -349,4 +341,4 @@ TEST(QkNormRope, ArgumentRefusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

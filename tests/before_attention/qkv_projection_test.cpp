@@ -9,14 +9,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::Codes;
-using testing::matrix_view;
-using testing::refusal_of;
-using testing::row_view;
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -211,7 +205,7 @@ TEST(QkvProjection, NanAndInfinity) {
 /// Every code, NaN now and then; scales of any size.
 Projection random_projection(std::int64_t n, std::int64_t hidden, std::int64_t rows,
                              std::uint64_t seed) {
-  testing::Random random(seed);
+  Random random(seed);
   Projection made{.n = n, .hidden = hidden, .rows = rows};
   const std::int64_t nan_every = random.between(0, 1) == 0 ? 1 : 97;
   const auto code = [&] {
@@ -259,7 +253,7 @@ TEST(QkvProjection, N01StridedTokensAndScales) {
   for (std::size_t i = 0; i < 5; ++i) scales[3 * i] = projection.x_scale[i];
   for (const auto& [row_step, column_step] : {std::pair{131, 1}, {1, 5}, {300, 2}}) {
     QkvProjectionInput input = dense;
-    input.x8 = testing::scattered(projection.x8, 5, row_step, column_step, storage);
+    input.x8 = scattered(projection.x8, 5, row_step, column_step, storage);
     input.x_scale = {scales.data(), {5}, {3}};
     Codes out(16 * 5, 0x5A5A);
     qkv_projection(input, {View<std::uint16_t, 2>(out.data(), {5, 16}, {1, 5})});
@@ -313,4 +307,4 @@ TEST(QkvProjection, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

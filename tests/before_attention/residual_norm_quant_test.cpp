@@ -10,16 +10,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::bf16s;
-using testing::bits;
-using testing::Codes;
-using testing::matrix_view;
-using testing::refusal_of;
-using testing::row_view;
 
 /// So small that it disappears beside a mean square of 1.
 constexpr double kTinyEps = 0x1p-30;
@@ -236,7 +228,7 @@ TEST(ResidualNormQuant, F02ScaleIsAmaxByTheMaximumInForce) {
     Norm ones(1, repeated(1, 8));
     ones.contract = Contract::parse(rule.contract);
     EXPECT_EQ(bits(ones.run().scale[0]), bits(rule.scale_of_1));
-    testing::Random random(7);
+    Random random(7);
     Codes values;
     for (int i = 0; i < 64 * 40; ++i)
       values.push_back(static_cast<std::uint16_t>(random.between(0x3C00, 0x4400) +
@@ -302,7 +294,7 @@ TEST(ResidualNormQuant, NanAndInfinityStayInTheirRow) {
 }
 
 TEST(ResidualNormQuant, N01AnyStrides) {
-  testing::Random random(3);
+  Random random(3);
   Codes ar;
   Codes res;
   Codes gamma;
@@ -327,15 +319,14 @@ TEST(ResidualNormQuant, N01AnyStrides) {
     Codes residual(200);
     std::vector<float> scale(5);
     const View<std::uint8_t, 2> x8{x8_storage.data(), {5, 40}, {row_step, column_step}};
-    const View<std::uint16_t, 2> gamma_view =
-        testing::scattered(gamma, 1, 0, column_step, gamma_storage);
-    residual_norm_quant({testing::scattered(ar, 5, row_step, column_step, ar_storage),
-                         testing::scattered(res, 5, column_step == 1 ? 1 : 40,
-                                            column_step == 1 ? 5 : 1, res_storage),
-                         View<const std::uint16_t, 1>(gamma_view.data(), {40}, {column_step}),
-                         kTinyEps,
-                         {}},
-                        {matrix_view(residual, 5), x8, row_view(scale)});
+    const View<std::uint16_t, 2> gamma_view = scattered(gamma, 1, 0, column_step, gamma_storage);
+    residual_norm_quant(
+        {scattered(ar, 5, row_step, column_step, ar_storage),
+         scattered(res, 5, column_step == 1 ? 1 : 40, column_step == 1 ? 5 : 1, res_storage),
+         View<const std::uint16_t, 1>(gamma_view.data(), {40}, {column_step}),
+         kTinyEps,
+         {}},
+        {matrix_view(residual, 5), x8, row_view(scale)});
     EXPECT_EQ(residual, dense.residual);
     EXPECT_EQ(scale, dense.scale);
     for (std::int64_t row = 0; row < 5; ++row)
@@ -384,4 +375,4 @@ TEST(ResidualNormQuant, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

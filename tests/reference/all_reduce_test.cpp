@@ -9,17 +9,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::Codes;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
-using testing::repeated;
-using testing::values;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr std::uint16_t kBf16Nan = 0x7FC0;
@@ -164,8 +155,8 @@ TEST(AllReduce, TheLastRotatedSegmentHasWhatIsLeftOver) {
   reduction.fill(2, -0x1p24f);
   reduction.contract = Contract::parse("mono,all_reduce_order=rotated");
   reduction.run();
-  const Numbers copy = testing::joined({repeated(bf16(0), 8), repeated(bf16(1), 8 + 24)});
-  EXPECT_EQ(values(reduction.sum), testing::joined({copy, copy, copy}));
+  const Numbers copy = joined({repeated(bf16(0), 8), repeated(bf16(1), 8 + 24)});
+  EXPECT_EQ(values(reduction.sum), joined({copy, copy, copy}));
   // Fewer packs than ranks: all of them are the last segment's, and -2^24 + 2^24 comes first.
   Reduction few{.ranks = 3, .rows = 1, .hidden = 16, .contract = reduction.contract};
   few.fill(0, 0x1p24f);
@@ -218,13 +209,13 @@ TEST(AllReduce, SumsStartAtZeroAndNanIsCanonical) {
 
 TEST(AllReduce, TheTagIsStoredInThePhasesThatAreUsed) {
   Reduction direct{.ranks = 2, .rows = 11, .hidden = 8};
-  EXPECT_EQ(values(direct.run().flags), testing::joined({repeated(7, 8), repeated(6, 8)}));
+  EXPECT_EQ(values(direct.run().flags), joined({repeated(7, 8), repeated(6, 8)}));
   EXPECT_EQ(values(direct.status), (Numbers{0, 0}));
   Reduction owner{.ranks = 2, .rows = 12, .hidden = 8};
   EXPECT_EQ(values(owner.run().flags), repeated(7, 16));
   EXPECT_EQ(values(owner.status), (Numbers{0, 0}));
   Reduction none{.ranks = 2, .rows = 0, .hidden = 8};
-  EXPECT_EQ(values(none.run().flags), testing::joined({repeated(7, 8), repeated(6, 8)}));
+  EXPECT_EQ(values(none.run().flags), joined({repeated(7, 8), repeated(6, 8)}));
 }
 
 TEST(AllReduce, RanksThatWaitInVainNameTheAbsentAndWriteNoSum) {
@@ -233,8 +224,7 @@ TEST(AllReduce, RanksThatWaitInVainNameTheAbsentAndWriteNoSum) {
         .ranks = 3, .rows = 1, .hidden = 8, .channels = 1, .owner_from = owner_from, .absent = 2};
     EXPECT_EQ(values(reduction.run().status), (Numbers{2}));
     EXPECT_EQ(values(reduction.sum), repeated(0x5A5A, 24));
-    EXPECT_EQ(values(reduction.flags),
-              testing::joined({{7, 6, 6, 7, 6, 6, 7, 6, 6}, repeated(6, 9)}))
+    EXPECT_EQ(values(reduction.flags), joined({{7, 6, 6, 7, 6, 6, 7, 6, 6}, repeated(6, 9)}))
         << "rank 0 told everybody, in phase 0";
     Reduction last{
         .ranks = 3, .rows = 1, .hidden = 8, .channels = 1, .owner_from = owner_from, .absent = 1};
@@ -246,7 +236,7 @@ TEST(AllReduce, TagsWrapAround) {
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
   Reduction reduction{.ranks = 2, .rows = 12, .hidden = 8, .tag = kLeast};
-  reduction.flags = testing::filled(DType::kInt32, reduction.flags.layout(), repeated(kMost, 16));
+  reduction.flags = filled(DType::kInt32, reduction.flags.layout(), repeated(kMost, 16));
   EXPECT_EQ(values(reduction.run().flags), repeated(kLeast, 16));
 }
 
@@ -312,4 +302,4 @@ TEST(AllReduce, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -8,12 +8,8 @@
 #include "reference/arithmetic/portable.hpp"
 #include "tests/reference/attention_data.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::merged;
-using testing::PartialAttention;
-using testing::refusal_of;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -131,4 +127,4 @@ TEST(AttentionMerge, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

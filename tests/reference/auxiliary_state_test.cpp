@@ -7,14 +7,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::bf16s;
-using testing::Codes;
-using testing::matrix_view;
-using testing::refusal_of;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -53,4 +47,4 @@ TEST(AuxiliaryState, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -7,15 +7,8 @@
 #include "reference/stages/index_select.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::ints;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::reading;
 
 constexpr std::int64_t kWorld = 4;
 constexpr std::int64_t kHeads = 4;
@@ -37,10 +30,9 @@ struct Step {
         codes.push_back(bf16_from_float(static_cast<float>(random.between(-12, 12))));
       return codes;
     };
-    index_q = testing::filled(DType::kBFloat16, Layout::dense({kQueryLength, kHeads, 2}),
-                              numbers(kQueryLength * kHeads * 2));
-    index_cache =
-        testing::filled(DType::kBFloat16, Layout::dense({blocks, 2, 2}), numbers(blocks * 4));
+    index_q = filled(DType::kBFloat16, Layout::dense({kQueryLength, kHeads, 2}),
+                     numbers(kQueryLength * kHeads * 2));
+    index_cache = filled(DType::kBFloat16, Layout::dense({blocks, 2, 2}), numbers(blocks * 4));
     Numbers table, lengths;
     const std::int64_t last = 2 * blocks - random.between(0, 1);
     for (std::int64_t row = 0; row < kQueryLength; ++row) {
@@ -84,7 +76,7 @@ struct Step {
     Tensor contexts = poisoned(DType::kInt32, Layout::dense({heads, rows}));
     index_select(input, {ids.view<std::int32_t, 3>(), pages.view<std::int32_t, 3>(),
                          contexts.view<std::int32_t, 2>()});
-    return testing::values(ids);
+    return values(ids);
   }
   Numbers merged() const {
     std::vector<Tensor> scores_of_rank;
@@ -117,4 +109,4 @@ TEST(ContextParallelIndex, FourRanksSelectWhatOneDoesForEveryRow) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -10,15 +10,8 @@
 #include "tests/before_attention/numbers.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::Codes;
-using testing::matrix_view;
-using testing::Random;
-using testing::refusal_of;
-using testing::row_view;
 
 constexpr std::int64_t kHidden = 32;
 
@@ -346,4 +339,4 @@ TEST(DenseStandIn, NormOfTheSumAndTheSumItself) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -7,17 +7,8 @@
 
 #include "tests/reference/expert_data.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Activations;
-using testing::ExpertData;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
-using testing::SharedExpert;
-using testing::values;
 
 constexpr int kBig = 24;  ///< 2^24 + 1 is no binary32
 
@@ -40,7 +31,7 @@ struct Down {
       : slots(slots_),
         inter(inter_),
         mid({static_cast<std::int64_t>(topk_ids.size()) / slots_, slots_, inter_}),
-        ids(testing::ints({static_cast<std::int64_t>(topk_ids.size()) / slots_, slots_}, topk_ids)),
+        ids(ints({static_cast<std::int64_t>(topk_ids.size()) / slots_, slots_}, topk_ids)),
         route(DType::kFloat32, Layout::dense(ids.dims())),
         w2(element, n_routed, shared, hidden, inter_) {
     for (std::int64_t i = 0; i < route.layout().elements(); ++i) set_route(i, 1.0f);
@@ -441,13 +432,13 @@ TEST(ExpertDown, RefusalsNameTheArgument) {
   EXPECT_EQ(
       refusal([](Down& d) { d.mid.scales = Tensor(DType::kUInt8, Layout::dense({1, 2, 3})); }),
       "expert_down: mid_scale has 3 in dimension 2, must have 4");
-  EXPECT_EQ(refusal([](Down& d) { d.ids = testing::ints({1, 1}, {0}); }),
+  EXPECT_EQ(refusal([](Down& d) { d.ids = ints({1, 1}, {0}); }),
             "expert_down: topk_ids has 1 in dimension 1, must have 2");
   EXPECT_EQ(refusal([](Down& d) { d.route = Tensor(DType::kFloat32, Layout::dense({1, 3})); }),
             "expert_down: topk_weights has 3 in dimension 1, must have 2");
-  EXPECT_EQ(refusal([](Down& d) { d.ids = testing::ints({1, 2}, {4, 0}); }),
+  EXPECT_EQ(refusal([](Down& d) { d.ids = ints({1, 2}, {4, 0}); }),
             "expert_down: topk_ids of row 0 has the shared expert 4 in slot 0, must be in slot 1");
-  EXPECT_EQ(refusal([](Down& d) { d.ids = testing::ints({1, 2}, {2, 2}); }),
+  EXPECT_EQ(refusal([](Down& d) { d.ids = ints({1, 2}, {2, 2}); }),
             "expert_down: topk_ids of row 0 has 2 in slots 0 and 1, ids must be distinct");
   EXPECT_EQ(refusal([](Down& d) { d.wide_from = 0; }),
             "expert_down: wide_from is 0, must be at least 1");
@@ -458,4 +449,4 @@ TEST(ExpertDown, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

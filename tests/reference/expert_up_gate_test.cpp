@@ -8,17 +8,8 @@
 #include "reference/fast/expert_panel.hpp"
 #include "tests/reference/expert_data.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Activations;
-using testing::ExpertData;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
-using testing::SharedExpert;
-using testing::values;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -38,7 +29,7 @@ struct UpGate {
          MxElement element = MxElement::kFp8)
       : inter(inter_),
         x({static_cast<std::int64_t>(topk_ids.size()) / slots, hidden}),
-        ids(testing::ints({static_cast<std::int64_t>(topk_ids.size()) / slots, slots}, topk_ids)),
+        ids(ints({static_cast<std::int64_t>(topk_ids.size()) / slots, slots}, topk_ids)),
         w13(element, n_routed, shared, 2 * inter_, hidden) {}
 
   ExpertUpGateInput input() const {
@@ -325,7 +316,7 @@ TEST(ExpertUpGate, OnlyRoutedExpertsNeedStorage) {
   keep(stage.w13.weight(), 64 * 256);
   keep(stage.w13.scale(), 64 * 8);
   EXPECT_EQ(stage.mid(32), 5.0f);
-  stage.ids = testing::ints({1, 2}, {1, 2});
+  stage.ids = ints({1, 2}, {1, 2});
   EXPECT_EQ(
       refusal_of([&] { expert_up_gate_shape(stage.input()); }),
       "expert_up_gate: topk_ids of row 0, slot 1 is 2, an expert whose weights are not stored");
@@ -374,11 +365,11 @@ TEST(ExpertUpGate, RefusalsNameTheArgument) {
             "expert_up_gate: w13 has dims [4, 64, 256], must have [4, 64, 512]");
   EXPECT_EQ(refusal([](UpGate& s) { s.x.scales = Tensor(DType::kUInt8, Layout::dense({1, 7})); }),
             "expert_up_gate: x_scale has 7 in dimension 1, must have 8");
-  EXPECT_EQ(refusal([](UpGate& s) { s.ids = testing::ints({2, 1}, {0, 1}); }),
+  EXPECT_EQ(refusal([](UpGate& s) { s.ids = ints({2, 1}, {0, 1}); }),
             "expert_up_gate: topk_ids has 2 in dimension 0, must have 1");
-  EXPECT_EQ(refusal([](UpGate& s) { s.ids = testing::ints({1, 2}, {1, 1}); }),
+  EXPECT_EQ(refusal([](UpGate& s) { s.ids = ints({1, 2}, {1, 1}); }),
             "expert_up_gate: topk_ids of row 0 has 1 in slots 0 and 1, ids must be distinct");
-  EXPECT_EQ(refusal([](UpGate& s) { s.ids = testing::ints({1, 2}, {1, 4}); }),
+  EXPECT_EQ(refusal([](UpGate& s) { s.ids = ints({1, 2}, {1, 4}); }),
             "expert_up_gate: topk_ids of row 0, slot 1 is 4, must be 0 to 3");
   EXPECT_EQ(refusal([](UpGate& s) { s.ids = Tensor(DType::kInt32, Layout::dense({1, 17})); }),
             "expert_up_gate: topk_ids has 17 slots, must have 1 to 16");
@@ -425,4 +416,4 @@ TEST(ExpertUpGate, RefusalsOfTheSharedExpert) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -9,15 +9,8 @@
 #include "tests/reference/square_sum.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::bf16s;
-using testing::Codes;
-using testing::matrix_view;
-using testing::refusal_of;
-using testing::row_view;
 
 /// So small that it disappears beside a mean square of 1.
 constexpr double kTinyEps = 0x1p-30;
@@ -73,12 +66,12 @@ TEST(FinalNorm, SquaresAreAddedAsInTheInputNorm) {
   // Offsets 16 and 8 bring it 1 each, which is lost; 4 brings 3, and 2^24 + 3 goes to 2^24 + 4; 2
   // brings 6 and 1 brings 12. One after the other, all would be lost.
   constexpr float kSum = 0x1p24f + 22;
-  const testing::NormElement small = testing::telling_apart(kSum, 0x1p24f, kTinyEps);
+  const NormElement small = telling_apart(kSum, 0x1p24f, kTinyEps);
   Norm norm{.ar = Codes(6144, small.v), .gamma = Codes(6144, small.gamma)};
   for (std::size_t warp = 0; warp < 24; ++warp) norm.ar[256 * warp] = bf16(warp == 0 ? 4096 : 1);
   norm.run();
   for (std::size_t i = 0; i < 6144; ++i)
-    ASSERT_EQ(norm.out[i], testing::normalised({norm.ar[i], small.gamma}, kSum, kTinyEps)) << i;
+    ASSERT_EQ(norm.out[i], normalised({norm.ar[i], small.gamma}, kSum, kTinyEps)) << i;
 }
 
 TEST(FinalNorm, NanAndInfinityStayInTheirRow) {
@@ -120,4 +113,4 @@ TEST(FinalNorm, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

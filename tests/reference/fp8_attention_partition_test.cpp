@@ -7,19 +7,8 @@
 #include "reference/arithmetic/portable.hpp"
 #include "tests/reference/attention_data.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Attention;
-using testing::ints;
-using testing::merged;
-using testing::Numbers;
-using testing::partial;
-using testing::partial_fast;
-using testing::PartialAttention;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
 
 constexpr float kLog2E = 1.44269504088896340736f;
 const Contract kMono{};
@@ -515,4 +504,4 @@ TEST(Fp8AttentionPartition, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

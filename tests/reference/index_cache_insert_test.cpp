@@ -7,21 +7,13 @@
 
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::ints;
-using testing::longs;
-using testing::Numbers;
-using testing::poisoned;
-using testing::refusal_of;
-using testing::values;
 
 constexpr std::int64_t kUntouched = 0x5A;
 
 Tensor bytes(Numbers dims, const Numbers& elements) {
-  return testing::filled(DType::kUInt8, Layout::dense(std::move(dims)), elements);
+  return filled(DType::kUInt8, Layout::dense(std::move(dims)), elements);
 }
 
 Tensor byte_cache(std::int64_t blocks, std::int64_t block_size, std::int64_t head_dim) {
@@ -33,7 +25,7 @@ std::map<std::int64_t, std::int64_t> written(const Tensor& cache) {
   std::map<std::int64_t, std::int64_t> found;
   for (const Extent& extent : cache.layout().extents)
     for (std::int64_t i = 0; i < extent.count; ++i) {
-      const std::int64_t value = testing::element(cache, extent.offset + i);
+      const std::int64_t value = element(cache, extent.offset + i);
       if (value != kUntouched) found[extent.offset + i] = value;
     }
   return found;
@@ -75,12 +67,12 @@ TEST(IndexCacheInsert, P07KeysAreRowMajorInTheirPage) {
     keys[128 + d] = static_cast<std::int64_t>(d) % 100;  // token 17
   }
   insert(bytes({2, 128}, keys), cache, longs({1, 17}));
-  EXPECT_EQ(testing::element(cache, 128), 100) << "(1, 0): a tiled layout would use offset 16";
-  EXPECT_EQ(testing::element(cache, 128 + 16), 116);
-  EXPECT_EQ(testing::element(cache, 2179), 3) << "(17, 3): a tiled layout would use offset 2067";
-  EXPECT_EQ(testing::element(cache, 16), kUntouched);
-  EXPECT_EQ(testing::element(cache, 256), kUntouched);
-  EXPECT_EQ(testing::element(cache, 2067), kUntouched);
+  EXPECT_EQ(element(cache, 128), 100) << "(1, 0): a tiled layout would use offset 16";
+  EXPECT_EQ(element(cache, 128 + 16), 116);
+  EXPECT_EQ(element(cache, 2179), 3) << "(17, 3): a tiled layout would use offset 2067";
+  EXPECT_EQ(element(cache, 16), kUntouched);
+  EXPECT_EQ(element(cache, 256), kUntouched);
+  EXPECT_EQ(element(cache, 2067), kUntouched);
 }
 
 TEST(IndexCacheInsert, P13MoreKeyRowsThanSlots) {
@@ -157,14 +149,14 @@ TEST(IndexCacheInsert, O07ManyBlocksWithSlotsOfBothTypes) {
   static_assert(place > (std::int64_t{1} << 31));
   const std::vector<Extent> extents{{place & 0x7FFFFFFF, head_dim}, {place, head_dim}};
   const Tensor keys =
-      testing::filled(DType::kBFloat16, Layout::dense({1, head_dim}), counting(0x4000, head_dim));
+      filled(DType::kBFloat16, Layout::dense({1, head_dim}), counting(0x4000, head_dim));
   for (const Tensor& slots : {longs({slot}), ints({1}, {slot})}) {
     Tensor cache =
         sparse_cache(DType::kBFloat16, {64000, 16, head_dim}, 16 * head_dim, head_dim, extents);
     insert(keys, cache, slots);
-    EXPECT_EQ(testing::element(cache, place), 0x4000);
-    EXPECT_EQ(testing::element(cache, place + head_dim - 1), 0x4000 + head_dim - 1);
-    EXPECT_EQ(testing::element(cache, place & 0x7FFFFFFF), 0x5A5A);
+    EXPECT_EQ(element(cache, place), 0x4000);
+    EXPECT_EQ(element(cache, place + head_dim - 1), 0x4000 + head_dim - 1);
+    EXPECT_EQ(element(cache, place & 0x7FFFFFFF), 0x5A5A);
   }
 }
 
@@ -205,7 +197,7 @@ TEST(IndexCacheInsert, EveryElementSizeIsCopiedAsBits) {
                {DType::kFloat32, {0x7F800001, 0x80000000}},
                {DType::kInt32, {-5, 5}}};
   for (const auto& size : sizes) {
-    const Tensor keys = testing::filled(size.type, Layout::dense({1, 2}), size.patterns);
+    const Tensor keys = filled(size.type, Layout::dense({1, 2}), size.patterns);
     Tensor cache = poisoned(size.type, Layout::dense({1, 2, 2}));
     insert(keys, cache, longs({1}));
     const Numbers stored = values(cache);
@@ -229,9 +221,8 @@ TEST(IndexCacheInsert, ACacheMayBeTransposed) {
 }
 
 TEST(IndexCacheInsert, KeysAndSlotsAreReadThroughStrides) {
-  const Tensor keys =
-      testing::filled(DType::kUInt8, Layout::strided({2, 3}, {1, 4}), {1, 2, 3, 4, 5, 6});
-  const Tensor slots = testing::filled(DType::kInt32, Layout::strided({2}, {3}), {2, 0});
+  const Tensor keys = filled(DType::kUInt8, Layout::strided({2, 3}, {1, 4}), {1, 2, 3, 4, 5, 6});
+  const Tensor slots = filled(DType::kInt32, Layout::strided({2}, {3}), {2, 0});
   Tensor cache = byte_cache(1, 3, 3);
   insert(keys, cache, slots);
   EXPECT_EQ(written(cache), (Written{{6, 1}, {7, 2}, {8, 3}, {0, 4}, {1, 5}, {2, 6}}));
@@ -311,7 +302,7 @@ TEST(IndexCacheInsert, TwoRowsWithOneSlotAreRefusedUnderBothRules) {
 
 TEST(IndexCacheInsert, OnlyNamedSlotsChangeOnRandomInput) {
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
-    testing::Random random(seed);
+    Random random(seed);
     const std::int64_t blocks = random.between(1, 3);
     const std::int64_t block_size = random.between(1, 5);
     const std::int64_t head_dim = random.between(1, 6);
@@ -349,4 +340,4 @@ TEST(IndexCacheInsert, OnlyNamedSlotsChangeOnRandomInput) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -9,16 +9,8 @@
 #include "reference/formats/convert.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::ints;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::reading;
-using testing::refusal_of;
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -70,7 +62,7 @@ struct Scoring {
 
 std::vector<float> floats(const Tensor& tensor) {
   std::vector<float> all;
-  for (const std::int64_t bits : testing::values(tensor))
+  for (const std::int64_t bits : values(tensor))
     all.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   return all;
 }
@@ -226,7 +218,7 @@ TEST(IndexScore, ShardsTogetherScoreWhatOneRankDoes) {
       EXPECT_EQ(bits_of(part, 0, 0, block),
                 block % 4 == rank ? bits_of(whole, 0, 0, block) : kNotWritten);
     scoring.shard.from_blocks = 9;
-    EXPECT_EQ(testing::values(scoring.score()), testing::values(whole)) << "not long enough";
+    EXPECT_EQ(values(scoring.score()), values(whole)) << "not long enough";
   }
 }
 
@@ -266,12 +258,11 @@ Scoring random_scoring(std::uint64_t seed, std::int64_t q_len, std::int64_t head
         table.push_back((block * 7 + 3) % width + request * width);
     }
   }
-  Scoring scoring{
-      .index_q = testing::filled(DType::kBFloat16, Layout::dense({rows, heads, dim}), q),
-      .index_cache = testing::filled(type, cache, keys),
-      .block_table = ints({rows, width}, table),
-      .seq_lens = ints({rows}, lens),
-      .q_len = q_len};
+  Scoring scoring{.index_q = filled(DType::kBFloat16, Layout::dense({rows, heads, dim}), q),
+                  .index_cache = filled(type, cache, keys),
+                  .block_table = ints({rows, width}, table),
+                  .seq_lens = ints({rows}, lens),
+                  .q_len = q_len};
   scoring.selection = {.block_size = block_size,
                        .topk = random.between(1, 3),
                        .init_blocks = random.between(0, 2),
@@ -286,9 +277,9 @@ TEST(IndexScore, TheFastFormIsTheDefinition) {
         random_scoring(seed, 1 + static_cast<std::int64_t>(seed % 4),
                        seed % 3 == 0 ? 4 : 1 + static_cast<std::int64_t>(seed % 3),
                        seed % 2 == 0 ? 128 : 20, seed % 5 == 0 ? 128 : 24, seed % 7 != 0);
-    const Numbers expected = testing::values(scoring.score());
+    const Numbers expected = values(scoring.score());
     for (const Isa isa : available_isas())
-      EXPECT_EQ(testing::values(scoring.output(
+      EXPECT_EQ(values(scoring.output(
                     [&](const auto& in, const auto& out) { index_score_fast(in, out, isa); })),
                 expected)
           << "seed " << seed << ", " << isa_name(isa);
@@ -351,4 +342,4 @@ TEST(IndexScore, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -8,19 +8,8 @@
 
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::ints;
-using testing::joined;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::reading;
-using testing::refusal_of;
-using testing::repeated;
-using testing::values;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -345,4 +334,4 @@ TEST(IndexSelect, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

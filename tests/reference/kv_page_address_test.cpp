@@ -7,16 +7,8 @@
 #include "reference/stages/page16_rebase.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::ints;
-using testing::longs;
-using testing::Numbers;
-using testing::poisoned;
-using testing::reading;
-using testing::refusal_of;
-using testing::values;
 
 constexpr KvLayout kInterleaved = KvLayout::kInterleaved;
 constexpr KvLayout kDense = KvLayout::kDense;
@@ -96,7 +88,7 @@ TEST(KvPageAddress, InterleavedIsDenseAtRebasedSlots) {
   KvPageShape dense = packed;
   dense.layout = kDense;
   dense.blocks = 10;
-  const Numbers plain = testing::counting(0, 5 * 128);
+  const Numbers plain = counting(0, 5 * 128);
   const Tensor slots = longs(plain);
   Tensor rebased = poisoned(DType::kInt64, Layout::dense(slots.dims()));
   page16_rebase_slots({slots.view<std::int64_t, 1>()}, {rebased.view<std::int64_t, 1>()});
@@ -268,7 +260,7 @@ TEST(KvPageAddress, TheStageAddressesManyElementsAndNoPadding) {
   kv_page_address(stage.input(), {k.view<std::int64_t, 1>(), v.view<std::int64_t, 1>()});
   EXPECT_EQ(values(k), (Numbers{16 * 4096 + 2048 + 256 + 16 + 2, -1, 1}));
   EXPECT_EQ(values(v), (Numbers{16 * 4096 + 2048 + 18 * 16 + 1, -1, 16}));
-  EXPECT_EQ(testing::element(k, 1), 0x5A5A5A5A5A5A5A5A);
+  EXPECT_EQ(element(k, 1), 0x5A5A5A5A5A5A5A5A);
 }
 
 TEST(KvPageAddress, TheStageRefusesBeforeItWrites) {
@@ -300,4 +292,4 @@ TEST(KvPageAddress, TheStageRefusesBeforeItWrites) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -11,14 +11,8 @@
 #include "reference/arithmetic/bounded.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -62,7 +56,7 @@ struct Row {
     const auto dims = moe_route_shape(input());
     Route result{Numbers(static_cast<std::size_t>(dims[1])),
                  Floats(static_cast<std::size_t>(dims[1]))};
-    std::vector<std::int32_t> ids(result.ids.size(), testing::kPoison32);
+    std::vector<std::int32_t> ids(result.ids.size(), kPoison32);
     moe_route(input(), {{ids.data(), {1, dims[1]}, {dims[1], 1}},
                         {result.weights.data(), {1, dims[1]}, {dims[1], 1}}});
     result.ids.assign(ids.begin(), ids.end());
@@ -448,4 +442,4 @@ TEST(MoeRoute, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

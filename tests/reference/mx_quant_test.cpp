@@ -9,13 +9,8 @@
 #include "reference/formats/convert.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Numbers;
-using testing::poisoned;
-using testing::refusal_of;
-using testing::values;
 
 struct Quantised {
   Numbers codes;
@@ -156,4 +151,4 @@ TEST(MxQuant, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

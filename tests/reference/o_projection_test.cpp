@@ -6,14 +6,8 @@
 #include "reference/rules/weight_layouts.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Numbers;
-using testing::poisoned;
-using testing::Random;
-using testing::refusal_of;
-using testing::values;
 
 /// Owned inputs; weights are set by row and k of the plain matrix.
 struct Projection {
@@ -166,4 +160,4 @@ TEST(OProjection, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

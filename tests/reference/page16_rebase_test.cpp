@@ -6,16 +6,8 @@
 
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::ints;
-using testing::longs;
-using testing::Numbers;
-using testing::poisoned;
-using testing::reading;
-using testing::refusal_of;
-using testing::values;
 
 constexpr std::int64_t kInt64Highest = std::numeric_limits<std::int64_t>::max();
 
@@ -44,10 +36,10 @@ TEST(Page16Rebase, TablesAreMultipliedBySides) {
 }
 
 TEST(Page16Rebase, TablesAreRebasedInPlaceToo) {
-  Tensor table = testing::filled(DType::kInt32, Layout::strided({2, 2}, {3, 1}), {1, 2, 3, -1});
+  Tensor table = filled(DType::kInt32, Layout::strided({2, 2}, {3, 1}), {1, 2, 3, -1});
   page16_rebase({reading<2>(table), 2}, {table.view<std::int32_t, 2>()});
   EXPECT_EQ(values(table), (Numbers{2, 4, 6, -2}));
-  EXPECT_EQ(testing::element(table, 2), testing::kPoison32) << "padding keeps its bits";
+  EXPECT_EQ(element(table, 2), kPoison32) << "padding keeps its bits";
 }
 
 TEST(Page16Rebase, TablesReachTheEndOfInt32AndNoFurther) {
@@ -132,4 +124,4 @@ TEST(Page16Rebase, P05ThePageStrideFollowsTheSides) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

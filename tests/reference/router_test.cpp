@@ -8,16 +8,8 @@
 #include "tests/reference/square_sum.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::bf16;
-using testing::bits;
-using testing::Codes;
-using testing::matrix_view;
-using testing::poisoned;
-using testing::refusal_of;
-using testing::row_view;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// So small that it disappears beside a mean square of 1.
@@ -116,15 +108,14 @@ struct Place {
 /// Runs a row that holds these numbers and next to nothing else, and looks at everything else for
 /// the sum of its squares: `sum`, and not `other`, which another order would give.
 void expect_sum_of_squares(const std::vector<Place>& places, float sum, float other) {
-  const testing::NormElement small = testing::telling_apart(sum, other, kTinyEps);
+  const NormElement small = telling_apart(sum, other, kTinyEps);
   Routing routing{.rows = 1, .hidden = 6144, .experts = 1};
   routing.sum.assign(6144, small.v);
   routing.gamma.assign(6144, small.gamma);
   for (const Place& place : places) routing.sum[place.element] = bf16(place.value);
   routing.run();
   for (std::size_t i = 0; i < 6144; ++i)
-    ASSERT_EQ(routing.xn[i], testing::normalised({routing.sum[i], small.gamma}, sum, kTinyEps))
-        << i;
+    ASSERT_EQ(routing.xn[i], normalised({routing.sum[i], small.gamma}, sum, kTinyEps)) << i;
 }
 
 TEST(Router, AThreadOwnsTwelveNeighbours) {
@@ -281,4 +272,4 @@ TEST(Router, Refusals) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

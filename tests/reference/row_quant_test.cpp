@@ -8,13 +8,8 @@
 #include "reference/formats/convert.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Numbers;
-using testing::poisoned;
-using testing::refusal_of;
-using testing::values;
 
 struct Quantised {
   Numbers codes;
@@ -82,4 +77,4 @@ TEST(RowQuant, ARowWithoutElementsIsRefused) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -11,19 +11,8 @@
 #include "reference/stages/sparse_block_table.hpp"
 #include "tests/reference/attention_data.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::Attention;
-using testing::counting;
-using testing::ints;
-using testing::merged;
-using testing::Numbers;
-using testing::partial;
-using testing::poisoned;
-using testing::Random;
-using testing::reading;
-using testing::refusal_of;
 
 /// A selection over the caches of `Attention`; its own tables are not used.
 struct Selected {
@@ -50,7 +39,7 @@ struct Selected {
     Tensor out = poisoned(DType::kBFloat16, Layout::dense({dims[0], dims[1], dims[2]}));
     sparse_attention(input(), {out.view<std::uint16_t, 3>()});
     std::vector<float> all;
-    for (const std::int64_t code : testing::values(out))
+    for (const std::int64_t code : values(out))
       all.push_back(float_from_bf16(static_cast<std::uint16_t>(code)));
     return all;
   }
@@ -333,4 +322,4 @@ TEST(SparseAttention, RefusalsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

@@ -8,18 +8,8 @@
 
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::counting;
-using testing::ints;
-using testing::joined;
-using testing::Numbers;
-using testing::poisoned;
-using testing::reading;
-using testing::refusal_of;
-using testing::repeated;
-using testing::values;
 
 constexpr std::int64_t kInt32Highest = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kInt32Lowest = std::numeric_limits<std::int32_t>::min();
@@ -133,12 +123,11 @@ TEST(SparseBlockTable, S02TheZeroFillEndsWithTheRow) {
     const View<std::int32_t, 2> two_rows{pages.data(), {2, 8 * topk}, {8 * topk + 5, 1}};
     sparse_block_table_decode(decode.input(), {two_rows, table.contexts.view<std::int32_t, 1>()});
     const auto zeros = static_cast<std::size_t>(8 * topk);
-    EXPECT_EQ(values(table.pages),
-              joined({repeated(0, zeros), counting(48, 8), repeated(0, zeros - 8),
-                      repeated(testing::kPoison32, zeros)}))
+    EXPECT_EQ(values(table.pages), joined({repeated(0, zeros), counting(48, 8),
+                                           repeated(0, zeros - 8), repeated(kPoison32, zeros)}))
         << "top-k " << topk;
     for (std::int64_t gap = 0; gap < 5; ++gap)
-      EXPECT_EQ(testing::element(table.pages, 8 * topk + gap), testing::kPoison32);
+      EXPECT_EQ(element(table.pages, 8 * topk + gap), kPoison32);
     EXPECT_EQ(values(table.contexts), (Numbers{0, 60}));
   }
 }
@@ -253,11 +242,9 @@ TEST(SparseBlockTable, WidestSelection) {
 
 TEST(SparseBlockTable, ReadsThroughStrides) {
   const Decode decode{
-      .topk_idx =
-          testing::filled(DType::kInt32, Layout::strided({1, 2, 2}, {99, 1, 3}), {1, 0, 0, -1}),
-      .block_table =
-          testing::filled(DType::kInt32, Layout::strided({2, 2}, {9, 2}), {5, 7, 11, 13}),
-      .seq_lens = testing::filled(DType::kInt32, Layout::strided({2}, {4}), {129, 3})};
+      .topk_idx = filled(DType::kInt32, Layout::strided({1, 2, 2}, {99, 1, 3}), {1, 0, 0, -1}),
+      .block_table = filled(DType::kInt32, Layout::strided({2, 2}, {9, 2}), {5, 7, 11, 13}),
+      .seq_lens = filled(DType::kInt32, Layout::strided({2}, {4}), {129, 3})};
   const Table table = decode.build();
   EXPECT_EQ(values(table.pages),
             joined({counting(40, 8), counting(56, 8), counting(88, 8), repeated(0, 8)}));
@@ -360,8 +347,8 @@ TEST(SparseBlockTable, WritesNothingIfAnyRowIsRefused) {
   Table table = empty_table({{2, 8}, {2}});
   EXPECT_EQ(refusal_of([&] { sparse_block_table_decode(decode.input(), output_of(table)); }),
             "sparse_block_table: topk_idx of row 1 holds block 1, block_table has 1 columns");
-  EXPECT_EQ(values(table.pages), repeated(testing::kPoison32, 16));
-  EXPECT_EQ(values(table.contexts), repeated(testing::kPoison32, 2));
+  EXPECT_EQ(values(table.pages), repeated(kPoison32, 16));
+  EXPECT_EQ(values(table.contexts), repeated(kPoison32, 2));
 }
 
 TEST(SparseBlockTable, RefusesOutputsOfOtherShapes) {
@@ -372,7 +359,7 @@ TEST(SparseBlockTable, RefusesOutputsOfOtherShapes) {
   Table tall = empty_table({{1, 16}, {2}});
   EXPECT_EQ(refusal_of([&] { sparse_block_table_decode(decode.input(), output_of(tall)); }),
             "sparse_block_table: output sparse_context_lens has 2 in dimension 0, must have 1");
-  EXPECT_EQ(values(tall.pages), repeated(testing::kPoison32, 16));
+  EXPECT_EQ(values(tall.pages), repeated(kPoison32, 16));
 }
 
 // Pseudo-random inputs ------------------------------------------------------------------------
@@ -401,7 +388,7 @@ struct RandomDecode {
 
 /// Any mix of valid, future, repeated and negative ids; block tables of the least legal width.
 RandomDecode random_decode(std::uint64_t seed) {
-  testing::Random random(seed);
+  Random random(seed);
   RandomDecode made;
   const std::int64_t batch = random.between(1, 4);
   const std::int64_t q = random.between(1, 4);
@@ -515,4 +502,4 @@ TEST(SparseBlockTableRandom, EveryRowIsIndependentAndDecodeEqualsPrefill) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing

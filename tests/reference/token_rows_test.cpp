@@ -8,16 +8,8 @@
 #include "reference/stages/sparse_block_table.hpp"
 #include "tests/reference/stage_test.hpp"
 
-namespace monoref {
+namespace monoref::testing {
 namespace {
-
-using testing::ints;
-using testing::joined;
-using testing::Numbers;
-using testing::poisoned;
-using testing::reading;
-using testing::refusal_of;
-using testing::values;
 
 struct Rows {
   Tensor block_table;
@@ -49,8 +41,8 @@ Tensor distinct_table(std::int64_t requests, std::int64_t width) {
 
 TEST(TokenRows, T01EveryTokenOfARequestGetsItsRow) {
   const Rows rows = expand(distinct_table(2, 8), ints({2}, {10, 7}), 3, 6);
-  const Numbers first = testing::counting(0, 8);
-  const Numbers second = testing::counting(100, 8);
+  const Numbers first = counting(0, 8);
+  const Numbers second = counting(100, 8);
   EXPECT_EQ(values(rows.block_table), joined({first, first, first, second, second, second}));
   EXPECT_EQ(values(rows.seq_lens), (Numbers{8, 9, 10, 5, 6, 7}));
 }
@@ -75,7 +67,7 @@ TEST(TokenRows, T02LengthsOfPaddedRequestsStayNegative) {
 }
 
 TEST(TokenRows, T02TheSparseTableOfAPaddedRequestHasContextZero) {
-  const Tensor topk = ints({1, 8, 1}, testing::repeated(0, 8));
+  const Tensor topk = ints({1, 8, 1}, repeated(0, 8));
   const Tensor table = distinct_table(4, 1);
   const Tensor lens = ints({4}, {10, 7, 12, 0});
   Tensor pages = poisoned(DType::kInt32, Layout::dense({8, 8}));
@@ -127,19 +119,16 @@ TEST(TokenRows, FewerTokensThanAQueryMakeNoRows) {
 }
 
 TEST(TokenRows, ReadsAndWritesThroughStrides) {
-  const Tensor table =
-      testing::filled(DType::kInt32, Layout::strided({2, 3}, {1, 5}), {1, 2, 3, 4, 5, 6});
-  const Tensor lens = testing::filled(DType::kInt32, Layout::strided({2}, {7}), {40, 50});
+  const Tensor table = filled(DType::kInt32, Layout::strided({2, 3}, {1, 5}), {1, 2, 3, 4, 5, 6});
+  const Tensor lens = filled(DType::kInt32, Layout::strided({2}, {7}), {40, 50});
   Tensor out_table = poisoned(DType::kInt32, Layout::strided({4, 3}, {5, 1}));
   Tensor out_lens = poisoned(DType::kInt32, Layout::strided({4}, {2}));
   token_rows(input_of(table, lens, 2, 4),
              {out_table.view<std::int32_t, 2>(), out_lens.view<std::int32_t, 1>()});
   EXPECT_EQ(values(out_table), (Numbers{1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6}));
   EXPECT_EQ(values(out_lens), (Numbers{39, 40, 49, 50}));
-  for (const std::int64_t gap : {3, 4, 8, 9, 13, 14})
-    EXPECT_EQ(testing::element(out_table, gap), testing::kPoison32);
-  for (const std::int64_t gap : {1, 3, 5})
-    EXPECT_EQ(testing::element(out_lens, gap), testing::kPoison32);
+  for (const std::int64_t gap : {3, 4, 8, 9, 13, 14}) EXPECT_EQ(element(out_table, gap), kPoison32);
+  for (const std::int64_t gap : {1, 3, 5}) EXPECT_EQ(element(out_lens, gap), kPoison32);
 }
 
 TEST(TokenRows, LengthsReachTheEndOfInt32AndNoFurther) {
@@ -173,7 +162,7 @@ TEST(TokenRows, RefusesCountsAndOutputShapes) {
                          {pages.view<std::int32_t, 2>(), wrong.view<std::int32_t, 1>()});
             }),
             "token_rows: output seq_lens has 3 in dimension 0, must have 4");
-  EXPECT_EQ(values(pages), testing::repeated(testing::kPoison32, 8)) << "nothing was written";
+  EXPECT_EQ(values(pages), repeated(kPoison32, 8)) << "nothing was written";
   EXPECT_EQ(refusal_of([&] {
               token_rows(input_of(table, lens, 2, 2),
                          {pages.view<std::int32_t, 2>(), wrong.view<std::int32_t, 1>()});
@@ -183,7 +172,7 @@ TEST(TokenRows, RefusesCountsAndOutputShapes) {
 
 TEST(TokenRows, EveryRequestIsIndependentOfTheOthers) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    testing::Random random(seed);
+    Random random(seed);
     const std::int64_t q = random.between(2, 5);
     const std::int64_t requests = random.between(1, 4);
     const std::int64_t width = random.between(1, 6);
@@ -208,4 +197,4 @@ TEST(TokenRows, EveryRequestIsIndependentOfTheOthers) {
 }
 
 }  // namespace
-}  // namespace monoref
+}  // namespace monoref::testing
