@@ -84,6 +84,11 @@ bool is_deep(std::uint64_t index, std::uint64_t contracts) {
   return index / contracts % kDeepEvery == 0;
 }
 
+std::size_t runner_of(std::uint64_t index, std::uint64_t contracts, std::size_t runners) {
+  const std::uint64_t kinds = contracts * kDeepEvery;  // of cases: contract, deep or not
+  return static_cast<std::size_t>((index / kinds + index % kinds) % runners);
+}
+
 std::uint64_t shard_of(std::uint64_t stage, std::uint64_t index, std::uint64_t contracts,
                        std::uint64_t shards) {
   const std::uint64_t kinds = contracts * kDeepEvery;  // of cases: contract, deep or not
@@ -188,17 +193,19 @@ CampaignReport run_campaign(const CampaignOptions& options,
     const bool has_kernel = static_cast<bool>(at.stage->launch);
     const std::optional<Companion> earlier =
         deep && has_kernel ? std::optional(Companion{options.seed, index}) : std::nullopt;
+    std::vector<Runner*> runners = options.runners;
+    if (options.in_turn) runners = {runners[runner_of(index, contracts, runners.size())]};
     // Without a kernel to run, the properties are all there is to try.
-    const CaseResult result = judge_draw(draw, earlier, options.runners, deep || !has_kernel);
+    const CaseResult result = judge_draw(draw, earlier, runners, deep || !has_kernel);
     at.seconds += seconds_since(case_start);
     at.summary.add(result);
     at.coverage.add(draw.params);
     each(result);
     if (is_failure(result.verdict()) && kinds.insert(kind_of(result)).second) {
       options.failing(result);
-      Finding finding = options.stop() ? Finding{result, result.repro}
-                                       : shrink_finding(draw, earlier, result, options.runners,
-                                                        {.stop = options.stop});
+      Finding finding =
+          options.stop() ? Finding{result, result.repro}
+                         : shrink_finding(draw, earlier, result, runners, {.stop = options.stop});
       save(options.corpus, finding);
       options.found(finding);
       report.findings.push_back(std::move(finding));

@@ -25,6 +25,7 @@ struct Finding {
 struct CampaignOptions {
   std::vector<const Stage*> stages;
   std::vector<Runner*> runners;
+  bool in_turn = false;              ///< a case is run by one of them: see `runner_of`
   std::optional<Contract> contract;  ///< none: each stage's contracts in turn
   std::uint64_t seed = 1;
   std::optional<std::uint64_t> cases;  ///< over all stages and shards together
@@ -55,6 +56,10 @@ struct CampaignReport {
 /// Whether a stage's case of this index also has its properties checked and its buffers reused:
 /// every fourth, of each of the `contracts` that its cases have in turn.
 bool is_deep(std::uint64_t index, std::uint64_t contracts);
+
+/// Which of `runners` a stage's case of this index is for, where they take turns: of each contract,
+/// deep or not, any number of runners get cases in turn.
+std::size_t runner_of(std::uint64_t index, std::uint64_t contracts, std::size_t runners);
 
 /// Which of `shards` a stage's case of this index belongs to. Of each stage and contract, deep or
 /// not, any number of shards get cases in turn, each as many as any other; which one begins changes

@@ -31,37 +31,41 @@ constexpr const char* kAbout =
     "wrong found. 1 wins over 2, and 2 over 3.";
 
 /// A whole number of 64 bits, written as one: what the parser would take of others is no number.
-std::uint64_t whole_number(const std::string& option, const std::string& text, std::uint64_t low) {
+std::uint64_t whole_number(const std::string& option, const std::string& text, std::uint64_t low,
+                           std::uint64_t high) {
   std::uint64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || value < low)
-    refuse("{}: '{}' must be a whole number from {} to {}", option, text, low,
-           std::numeric_limits<std::uint64_t>::max());
+  if (error != std::errc{} || stop != end || value < low || value > high)
+    refuse("{}: '{}' must be a whole number from {} to {}", option, text, low, high);
   return value;
 }
 
-double seconds_number(const std::string& option, const std::string& text) {
-  constexpr double kMost = 1e9;  // thirty years
+double seconds_number(const std::string& option, const std::string& text, double least,
+                      double most) {
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || !(value > 0 && value <= kMost))
-    refuse("{}: '{}' must be a number of seconds above 0 and up to {:.0f}", option, text, kMost);
+  if (error != std::errc{} || stop != end || !(value >= least && value <= most))
+    refuse("{}: '{}' must be a number of seconds from {:g} to {:.0f}", option, text, least, most);
   return value;
 }
 
 CLI::Option* add_whole_number(CLI::App& command, const std::string& option,
                               const std::function<void(std::uint64_t)>& take, std::uint64_t low,
-                              const std::string& help) {
+                              const std::string& help,
+                              std::uint64_t high = std::numeric_limits<std::uint64_t>::max()) {
   return command.add_option_function<std::string>(
-      option, [=](const std::string& text) { take(whole_number(option, text, low)); }, help);
+      option, [=](const std::string& text) { take(whole_number(option, text, low, high)); }, help);
 }
 
 CLI::Option* add_seconds(CLI::App& command, const std::string& option,
-                         const std::function<void(double)>& take, const std::string& help) {
+                         const std::function<void(double)>& take, const std::string& help,
+                         double most) {
+  constexpr double kLeast = 0.001;
   return command.add_option_function<std::string>(
-      option, [=](const std::string& text) { take(seconds_number(option, text)); }, help);
+      option, [=](const std::string& text) { take(seconds_number(option, text, kLeast, most)); },
+      help);
 }
 
 // Every command takes the options that act on it, and no others.
@@ -78,8 +82,8 @@ void add_backend(CLI::App& command, CommonOptions& common) {
 
 void add_wave(CLI::App& command, CommonOptions& common) {
   command.add_option("--wave", common.wave,
-                     "lanes of a wave on the host backend: 64, 32 or both (check and replay: both; "
-                     "fuzz: 64)");
+                     "lanes of a wave on the host backend: 64, 32 or both (default: both; fuzz, "
+                     "mutants: each in turn)");
 }
 
 void add_contract(CLI::App& command, CommonOptions& common) {
@@ -128,7 +132,7 @@ int run(int argc, char** argv) {
       "stop after this many cases");
   add_seconds(
       *fuzz, "--seconds", [&](double seconds) { fuzz_options.seconds = seconds; },
-      "stop after this time (60 if neither is given)")
+      "stop after this time (60 if neither is given)", 1e9)
       ->excludes(cases);
   fuzz->add_option("--shard", fuzz_options.shard, "i/n: take every n-th case from the i-th on")
       ->capture_default_str();
@@ -154,11 +158,10 @@ int run(int argc, char** argv) {
 
   CLI::App* mutants = app.add_subcommand("mutants", "plant faults in the kernels and find them");
   MutantsOptions mutants_options;
-  mutants
-      ->add_option("--cases", mutants_options.cases,
-                   "that every mutant is tried on, unless it dies before")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
-      ->capture_default_str();
+  add_whole_number(
+      *mutants, "--cases", [&](std::uint64_t count) { mutants_options.cases = count; }, 1,
+      "that every mutant is tried on, unless it dies before", std::uint64_t{1} << 40)
+      ->default_str(fmt::format("{}", mutants_options.cases));
   mutants->add_option_function<std::string>(
       "--only",
       [&](const std::string& name) {
@@ -182,20 +185,20 @@ int run(int argc, char** argv) {
     add_stage(*command, common);
     add_json(*command, common);
   }
-  for (CLI::App* command : {check, fuzz, replay, regen, verify}) add_quiet(*command, common);
+  for (CLI::App* command : {check, fuzz, replay, regen, verify, mutants})
+    add_quiet(*command, common);
   for (CLI::App* command : {check, fuzz, replay, mutants, bench}) add_backend(*command, common);
-  for (CLI::App* command : {check, fuzz, replay, bench}) add_wave(*command, common);
+  for (CLI::App* command : {check, fuzz, replay, mutants, bench}) add_wave(*command, common);
   for (CLI::App* command : {list, check, fuzz, replay}) add_contract(*command, common);
   for (CLI::App* command : {fuzz, mutants, bench}) add_seed(*command, common);
   for (CLI::App* command : {check, fuzz, replay, mutants, bench})
     command->add_option("--devices", common.devices,
                         "devices of amd or nvidia, like 0,1: each has its own ranks (default 0)");
   for (CLI::App* command : {check, fuzz, replay, mutants})
-    command
-        ->add_option("--time-limit", common.time_limit,
-                     "seconds of processor time after which one run of one case counts as hung")
-        ->check(CLI::Range(0.001, 86400.0))
-        ->capture_default_str();
+    add_seconds(
+        *command, "--time-limit", [&](double seconds) { common.time_limit = seconds; },
+        "seconds of processor time after which one run of one case counts as hung", 86400)
+        ->default_str(fmt::format("{}", common.time_limit));
 
   try {
     app.parse(argc, argv);

@@ -37,6 +37,7 @@ MutantResult try_mutant(const Stage& stage, const Mutant& mutant, std::span<Runn
     const std::optional<Companion> earlier =
         deep ? std::optional(Companion{seed, index}) : std::nullopt;
     const CaseResult failure = judge_draw(draw, earlier, runner, deep);
+    result.judged.add(failure);
     if (!is_failure(failure.verdict())) continue;
     result.fate = MutantFate::kKilled;
     result.verdict = failure.verdict();

@@ -24,6 +24,7 @@ struct MutantResult {
   Verdict verdict = Verdict::kExact;  ///< of the killing case
   int wave = 0;                       ///< of the kernels that gave it away
   std::string repro;                  ///< shrunken
+  Summary judged;                     ///< of the cases; how many each runner computed
 };
 
 /// Tries one mutant on `cases` draws of an ordinary campaign, or fewer if it dies before. `runners`

@@ -17,14 +17,16 @@ namespace monoref {
 namespace {
 
 /// Generate, reference, kernel, compare: what a campaign does for a case, properties apart.
-void differential(benchmark::State& state, const Stage& stage, Runner& runner, std::uint64_t seed) {
+void differential(benchmark::State& state, const Stage& stage, Runner& runner, std::uint64_t seed,
+                  Summary& ran) {
   const std::vector<Runner*> runners{&runner};
   std::uint64_t index = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const Draw draw = draw_case(stage, seed, index++, std::nullopt);
     const Case item = build_case(stage, draw.params, draw.contract, draw.seed);
     const CaseResult result =
         judge_case(stage, item, {.runners = runners, .launch = launch_choice(draw.params)});
+    ran.add(result);
     if (is_failure(result.verdict())) state.SkipWithError("the backend differs from the reference");
   }
   state.counters["cases"] =
@@ -33,7 +35,7 @@ void differential(benchmark::State& state, const Stage& stage, Runner& runner, s
 
 void reference_only(benchmark::State& state, const Stage& stage, std::uint64_t seed) {
   std::uint64_t index = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const Draw draw = draw_case(stage, seed, index++, std::nullopt);
     const Case item = build_case(stage, draw.params, draw.contract, draw.seed);
     benchmark::DoNotOptimize(judge_case(stage, item, {}));
@@ -57,7 +59,7 @@ void executor(benchmark::State& state) {
   const device::Grid grid{.blocks_x = kBlocks,
                           .threads_x = kThreads,
                           .shared_bytes = 2 * kThreads * sizeof(std::uint32_t)};
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     backend->launch("monoref_executor_barriers", grid, arguments);
     if (backend->finish().status != device::RunStatus::kOk)
       state.SkipWithError("the launch failed");
@@ -75,12 +77,12 @@ void full_layer(benchmark::State& state, std::string_view weights) {
       weights)));
   const Stage& stage = find_stage(item.stage);
   const std::vector<OutputSpec> specs = stage.outputs(item);
-  for (auto _ : state) benchmark::DoNotOptimize(run_reference(stage, item, specs));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(run_reference(stage, item, specs));
 }
 
 /// `monoref check` of every recording kept with the source, reference and both waves.
-void check_recordings(benchmark::State& state, const std::vector<Runner*>& runners) {
-  for (auto _ : state)
+void check_recordings(benchmark::State& state, const std::vector<Runner*>& runners, Summary& ran) {
+  while (state.KeepRunning())
     for (const auto& entry :
          std::filesystem::directory_iterator(default_golden_folder() / "recorded")) {
       if (entry.path().extension() != ".h5") continue;
@@ -88,7 +90,7 @@ void check_recordings(benchmark::State& state, const std::vector<Runner*>& runne
       if (!file.has_cases()) continue;
       for (std::size_t i = 0; i < file.size(); ++i) {
         const Case item = file.take(i);
-        benchmark::DoNotOptimize(judge_case(find_stage(item.stage), item, {.runners = runners}));
+        ran.add(judge_case(find_stage(item.stage), item, {.runners = runners}));
       }
     }
 }
@@ -99,11 +101,15 @@ int bench_command(const CommonOptions& common) {
   const auto runners = make_runners(common, "64");
   const auto both = make_runners(common, "both");
   const auto stages = select_stages(common.stages);
+  Summary ran;
+  for (const Runner* runner : pointers(runners))
+    ran.add_runs(runner_token(runner->name(), runner->wave()), 0);
   for (const Stage* stage : stages) {
     if (stage->launch)
       benchmark::RegisterBenchmark(fmt::format("differential/{}", stage->name).c_str(),
-                                   [stage, &runners, &common](benchmark::State& state) {
-                                     differential(state, *stage, *runners.front(), common.seed);
+                                   [stage, &runners, &common, &ran](benchmark::State& state) {
+                                     differential(state, *stage, *runners.front(), common.seed,
+                                                  ran);
                                    });
     benchmark::RegisterBenchmark(
         fmt::format("generate_and_reference/{}", stage->name).c_str(),
@@ -129,7 +135,7 @@ int bench_command(const CommonOptions& common) {
     benchmark::RegisterBenchmark("executor/256x512x20_barriers", executor)->UseRealTime();
     benchmark::RegisterBenchmark(
         "check/recordings",
-        [&both](benchmark::State& state) { check_recordings(state, pointers(both)); })
+        [&both, &ran](benchmark::State& state) { check_recordings(state, pointers(both), ran); })
         ->UseRealTime()
         ->Unit(benchmark::kMillisecond);
   }
@@ -144,7 +150,7 @@ int bench_command(const CommonOptions& common) {
   benchmark::Initialize(&count, arguments.data());
   const std::size_t done = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
-  fmt::print("bench: {} measurements\n", done);
+  fmt::print("{}\nbench: {} measurements\n", ran.runs_line(), done);
   return 0;
 }
 

@@ -63,12 +63,12 @@ void register_projection() {
   for (const Isa isa : available_isas()) {
     benchmark::RegisterBenchmark(fmt::format("qkv_projection/fast/{}", isa_name(isa)).c_str(),
                                  [data, isa](benchmark::State& state) {
-                                   for (auto _ : state) data->run(isa);
+                                   while (state.KeepRunning()) data->run(isa);
                                    rate(state, "multiply-adds", kMultiplyAdds);
                                  });
     benchmark::RegisterBenchmark(fmt::format("qkv_projection/eigen/{}", isa_name(isa)).c_str(),
                                  [data, product = eigen_product(isa)](benchmark::State& state) {
-                                   for (auto _ : state) {
+                                   while (state.KeepRunning()) {
                                      product(data->a.data(), data->b.data(), data->c.data(),
                                              Projection::kTokens, Projection::kHidden,
                                              Projection::kRows);
@@ -85,7 +85,7 @@ void register_arithmetic_benchmarks() {
   for (const MicroBenchmark& micro : micro_benchmarks())
     benchmark::RegisterBenchmark(fmt::format("arithmetic/{}", micro.name).c_str(),
                                  [micro](benchmark::State& state) {
-                                   for (auto _ : state) micro.run();
+                                   while (state.KeepRunning()) micro.run();
                                    rate(state, micro.unit, static_cast<double>(micro.items));
                                  });
   register_projection();

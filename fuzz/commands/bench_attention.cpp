@@ -62,7 +62,7 @@ void score(benchmark::State& state) {
                               .index_cache = cache,
                               .block_table = table.view<std::int32_t, 2>(),
                               .seq_lens = lengths.view<std::int32_t, 1>()};
-  for (auto _ : state) index_score_fast(input, {scores.view<float, 3>()});
+  while (state.KeepRunning()) index_score_fast(input, {scores.view<float, 3>()});
   rate(state, "multiply-adds", double{kBlocks} * kBlock * kDim * kHeads);
 }
 
@@ -82,7 +82,7 @@ void select(benchmark::State& state) {
   const IndexSelectInput input{.score = scores.view<float, 3>(),
                                .block_table = table.view<std::int32_t, 2>(),
                                .seq_lens = lengths.view<std::int32_t, 1>()};
-  for (auto _ : state)
+  while (state.KeepRunning())
     index_select(input, {ids.view<std::int32_t, 3>(), pages.view<std::int32_t, 3>(),
                          contexts.view<std::int32_t, 2>()});
   rate(state, "block keys", kBlocks);
@@ -106,7 +106,7 @@ void attend(benchmark::State& state) {
                                          .sparse_block_table = table.view<std::int32_t, 3>(),
                                          .sparse_context_lens = context.view<std::int32_t, 2>(),
                                          .caches = {cache, cache}};
-  for (auto _ : state)
+  while (state.KeepRunning())
     fp8_attention_partition_fast(
         input, {o.view<std::uint16_t, 4>(), m.view<float, 3>(), l.view<float, 3>()});
   rate(state, "multiply-adds", 2.0 * kKeys * kHeads * kDim);

@@ -98,7 +98,7 @@ void register_one(const std::string& name, const std::function<void()>& run) {
   benchmark::RegisterBenchmark(name.c_str(),
                                [run](benchmark::State& state) {
                                  run();
-                                 for (auto _ : state) run();
+                                 while (state.KeepRunning()) run();
                                  state.counters["multiply-adds"] = benchmark::Counter(
                                      static_cast<double>(state.iterations()) * kMultiplyAdds,
                                      benchmark::Counter::kIsRate);

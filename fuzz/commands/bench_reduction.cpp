@@ -130,7 +130,7 @@ class Reduction {
 void time_kernel(benchmark::State& state, device::Backend& backend, std::int64_t rows,
                  std::int64_t owner_from) {
   Reduction reduction(backend, rows, owner_from);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const auto seconds = backend.device_seconds([&] {
       for (int i = 0; i < kReductions; ++i) reduction.enqueue();
     });
@@ -142,7 +142,7 @@ void time_kernel(benchmark::State& state, device::Backend& backend, std::int64_t
 }
 
 void time_vendor(benchmark::State& state, const std::vector<int>& devices, std::int64_t rows) {
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const device::VendorReduction vendor = device::time_vendor_reduction(
         devices, static_cast<std::size_t>(rows * kHidden), kReductions);
     if (vendor.seconds == 0) return state.SkipWithError(vendor.what.c_str());

@@ -41,7 +41,7 @@ void reduce(benchmark::State& state) {
   const AllReduceInput input{.partials = partials.view<std::uint16_t, 3>(),
                              .flags = std::as_const(flags).view<std::int32_t, 4>(),
                              .tag = 1};
-  for (auto _ : state)
+  while (state.KeepRunning())
     all_reduce(input, {sum.view<std::uint16_t, 3>(), stored.view<std::int32_t, 4>(),
                        status.view<std::int32_t, 1>()});
   rate(state, "additions", double{kRanks} * kTokens * kHidden);
@@ -57,7 +57,7 @@ void route_logits(benchmark::State& state) {
   Tensor logits(DType::kFloat32, Layout::dense({kTokens, kExperts}));
   const RouterInput input{sum.view<std::uint16_t, 2>(), sum.view<std::uint16_t, 2>(),
                           gamma.view<std::uint16_t, 1>(), gate};
-  for (auto _ : state)
+  while (state.KeepRunning())
     router(input,
            {h_mid.view<std::uint16_t, 2>(), xn.view<std::uint16_t, 2>(), logits.view<float, 2>()});
   rate(state, "multiply-adds", double{kTokens} * kHidden * kExperts);
@@ -79,7 +79,8 @@ void select(benchmark::State& state) {
                             .top_k = 4,
                             .scaling = 2,
                             .shared = true};
-  for (auto _ : state) moe_route(input, {ids.view<std::int32_t, 2>(), weights.view<float, 2>()});
+  while (state.KeepRunning())
+    moe_route(input, {ids.view<std::int32_t, 2>(), weights.view<float, 2>()});
   rate(state, "tokens", kRows);
 }
 

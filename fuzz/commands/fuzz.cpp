@@ -191,8 +191,9 @@ class CampaignTeller {
 void fuzz(const CommonOptions& common, CampaignOptions campaign, Session& session) {
   std::vector<std::unique_ptr<Runner>> runners;
   try {
-    runners = make_runners(common, "64");
+    runners = make_runners(common, "both");
     campaign.runners = pointers(runners);
+    campaign.in_turn = common.wave.empty();
     campaign.stages = offered_stages(common, campaign.runners);
   } catch (const device::Unavailable& unavailable) {
     return session.unavailable(unavailable.message);
@@ -217,6 +218,7 @@ void fuzz(const CommonOptions& common, CampaignOptions campaign, Session& sessio
       for (const StageReport& stage : report.stages) print_coverage(stage);
     session.add_json("coverage", coverage_json(report));
   } catch (const device::Unavailable& lost) {
+    teller.tell_unshrunken();
     session.unavailable(lost.message);
   } catch (const std::exception& error) {
     session.bad_input(error.what());

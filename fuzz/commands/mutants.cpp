@@ -44,7 +44,8 @@ std::vector<std::unique_ptr<Runner>> runners_with_faults(const CommonOptions& co
     for (const int wave : waves_of(common.wave.empty() ? "both" : common.wave))
       runners.push_back(std::make_unique<KernelRunner>(device::make_host_backend(wave, kBuild)));
   } else if (common.backend == "nvidia") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices, kBuild)));
+    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices, kBuild),
+                                                     LimitOf::kPassedTime));
   } else {
     refuse("--backend: planted faults exist on host and nvidia, not on '{}'", common.backend);
   }
@@ -97,6 +98,7 @@ struct Fates {
 }  // namespace
 
 int mutants_command(const CommonOptions& common, const MutantsOptions& options) {
+  check_backend(common);
   const std::vector<int> devices = common.parsed_devices();
   const auto list = planted(common, options.only, devices.size() > 1);
   const auto runners = runners_with_faults(common, devices);
@@ -104,12 +106,16 @@ int mutants_command(const CommonOptions& common, const MutantsOptions& options) 
   JsonFile json(common.json);
   nlohmann::json table = nlohmann::json::array();
   Fates fates;
+  Summary judged;
+  for (const auto& runner : runners)
+    judged.add_runs(runner_token(runner->name(), runner->wave()), 0);
   fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", "mutant", "bug", "stage", "cases",
              "shrunken repro");
   for (const PlantedFault& item : list) {
     const MutantResult result = try_mutant(*item.stage, *item.mutant, pointers(runners),
                                            common.seed, options.cases, stop_requested);
     fates.add(result.fate);
+    judged.add(result.judged);
     table.push_back(mutant_json(result));
     if (common.quiet && result.fate == MutantFate::kKilled) continue;
     fmt::print("{:<34} {:<8} {:<20} {:>6}  {}\n", result.mutant->name, result.mutant->bug_case,
@@ -119,12 +125,14 @@ int mutants_command(const CommonOptions& common, const MutantsOptions& options) 
   const std::size_t survived = fates.of(MutantFate::kSurvived);
   const std::size_t untried = fates.of(MutantFate::kNotTried);
   json.set("mutants", table);
+  nlohmann::json runs = summary_json("mutants", judged)["runs"];
   json.finish({{"command", "mutants"},
+               {"runs", std::move(runs)},
                {"planted", list.size()},
                {"killed", fates.of(MutantFate::kKilled)},
                {"survived", survived},
                {"not_tried", untried}});
-  fmt::print("mutants: {} planted, {} killed, {} survived{}\n", list.size(),
+  fmt::print("{}\nmutants: {} planted, {} killed, {} survived{}\n", judged.runs_line(), list.size(),
              fates.of(MutantFate::kKilled), survived,
              untried == 0 ? "" : fmt::format(", {} not tried", untried));
   return survived + untried == 0 ? 0 : 1;

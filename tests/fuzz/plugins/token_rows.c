@@ -1,9 +1,11 @@
 /* A complete plugin for one stage: what somebody who brings a kernel of their own writes.
  * Built again with WITH_FAULT, it counts lengths one short for the last token; with IDLE it offers
- * every stage and does nothing, with ENDLESS it never returns, with CRASHES_OVER_OFFERS it dies. */
+ * every stage and does nothing, with ENDLESS it never returns, with SLOW it computes for half a
+ * second first, with CRASHES_OVER_OFFERS it dies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "device/plugin.h"
 
@@ -25,6 +27,9 @@ static int run(const monoref_call* call) {
 #endif
 #ifdef ENDLESS
   for (volatile int i = 0;; ++i) continue;
+#endif
+#ifdef SLOW
+  for (const clock_t end = clock() + CLOCKS_PER_SEC / 2; clock() < end;) continue;
 #endif
   const monoref_tensor* table = find(call->inputs, call->input_count, "block_table");
   const monoref_tensor* lengths = find(call->inputs, call->input_count, "seq_lens");
