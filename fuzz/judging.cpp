@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <optional>
@@ -22,6 +23,7 @@ enum class Word : std::uint8_t {
   kRunner,       ///< text: one of those that take part
   kUnavailable,  ///< text
   kLost,         ///< text: the backend is lost to this process, with the case under way
+  kSecond,       ///< the same by a hang of that case, which is to be judged once more
   kReady,        ///< all runners have been made
   kFile,         ///< bytes: what the file holds; trusted: it needs no limits
   kCase,         ///< result: what is known of a case before it is judged
@@ -55,7 +57,7 @@ struct Position {
 struct Lost {};
 
 /// The life of a judging process.
-void judge_from(const Judging& judging, const Position& start, const Tell& tell) {
+void judge_from(const Judging& judging, const Position& start, bool is_second, const Tell& tell) {
   std::vector<std::unique_ptr<Runner>> owned;
   std::vector<Runner*> runners;
   try {
@@ -69,7 +71,8 @@ void judge_from(const Judging& judging, const Position& start, const Tell& tell)
   }
   send(tell, Word::kReady);
   for (std::size_t file = start.file; file < judging.files.size(); ++file) {
-    JudgeStream stream(tell, file == start.file ? start.done : 0);
+    const bool is_first = file == start.file;
+    JudgeStream stream(tell, is_first ? start.done : 0, is_first && is_second);
     try {
       judging.judge(file, runners, stream);
     } catch (const Lost&) {
@@ -95,8 +98,9 @@ class Judges {
       under_way_.reset();
       file_bytes_.reset();
       const Position start = at_;
+      const bool is_second = std::exchange(is_second_, false);
       const Ending ending = listen_isolated(
-          [&](const Tell& tell) { judge_from(judging_, start, tell); }, limits_of(true),
+          [&](const Tell& tell) { judge_from(judging_, start, is_second, tell); }, limits_of(true),
           {[&](std::span<const std::byte> message) { return hear(message_from(message)); },
            [&] { return grace_is_over() || (stop_requested() && !under_way_); }});
       if (is_lost_) continue;
@@ -123,6 +127,9 @@ class Judges {
         break;
       case Word::kLost:
         lose(message.at("text"));
+        break;
+      case Word::kSecond:
+        is_lost_ = is_second_ = true;
         break;
       case Word::kReady:
         is_ready_ = true;
@@ -202,6 +209,7 @@ class Judges {
   bool is_ready_ = false;
   bool is_unavailable_ = false;
   bool is_lost_ = false;
+  bool is_second_ = false;  ///< the next process begins with a case that hung
   std::optional<Position> lost_at_;
   std::optional<std::size_t> file_bytes_;  ///< of the file under way, once it has been read
   bool is_trusted_ = false;
@@ -234,7 +242,8 @@ SilenceLimits JudgeLimits::none() {
           std::numeric_limits<std::size_t>::max()};
 }
 
-JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done) : tell_(tell), left_to_pass_(done) {}
+JudgeStream::JudgeStream(const Tell& tell, std::uint64_t done, bool is_second)
+    : tell_(tell), left_to_pass_(done), is_second_(is_second) {}
 
 void JudgeStream::has_read(std::size_t bytes) {
   send(tell_, Word::kFile, {{"bytes", bytes}, {"trusted", false}});
@@ -262,9 +271,17 @@ void JudgeStream::judge(const CaseResult& so_far, const std::function<Judged()>&
     send(tell_, Word::kLost, {{"text", lost.message}});
     throw Lost{};
   } catch (const std::bad_alloc&) {
-    judged.result = broken(so_far, who_, Verdict::kRefused, "it needs more memory than there is");
+    judged.result = broken(so_far, who_, Verdict::kRefused,
+                           "the case needs more memory than the limit, what the process can get");
   } catch (const std::exception& error) {
     judged.result = broken(so_far, who_, Verdict::kRefused, error.what());
+  }
+  const auto& runs = judged.result.runs;
+  const bool is_lost =
+      std::any_of(runs.begin(), runs.end(), [](const RunResult& run) { return run.is_lost; });
+  if (is_lost && !std::exchange(is_second_, false)) {
+    send(tell_, Word::kSecond);
+    throw Lost{};
   }
   send(tell_, Word::kResult, {{"result", wire_json(judged.result)}, {"text", judged.text}});
 }

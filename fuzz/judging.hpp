@@ -40,8 +40,9 @@ struct JudgeLimits {
 /// What the judging process says about one file.
 class JudgeStream {
  public:
-  /// `done` cases of the file were judged before and are passed over.
-  JudgeStream(const Tell& tell, std::uint64_t done);
+  /// `done` cases of the file were judged before and are passed over. `is_second`: the next one
+  /// hung in another process, which lost its device, and is judged once more.
+  JudgeStream(const Tell& tell, std::uint64_t done, bool is_second = false);
 
   /// The file has been read and holds so many bytes: that decides what a case may use.
   void has_read(std::size_t bytes);
@@ -69,6 +70,7 @@ class JudgeStream {
  private:
   const Tell& tell_;
   std::uint64_t left_to_pass_;
+  bool is_second_;
   std::string who_ = "reference";
 };
 
@@ -95,7 +97,8 @@ struct JudgingListener {
   std::function<void(const std::string& text)> on_unavailable;
 };
 
-/// Judges all files, each case once, with a new process after each that died. Ends early when the
+/// Judges all files, each case once, with a new process after each that died. A case that hung and
+/// took the device along is judged a second time, first thing in a new process. Ends early when the
 /// program is asked to stop (fuzz/stop.hpp): the case under way is finished first if that takes no
 /// longer than kGraceSeconds.
 void judge_files(const Judging& judging, const JudgingListener& listener);

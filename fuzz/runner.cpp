@@ -140,6 +140,7 @@ std::vector<const Tensor*> pointers(const Outputs& outputs) {
 
 void record_failure(const RunOutputs& run, RunResult& result) {
   result.message = run.message;
+  result.is_lost = run.is_lost;
   if (run.refused)
     result.verdict = Verdict::kRefused;
   else
@@ -161,6 +162,12 @@ void compare_with(std::span<const OutputSpec> specs, const Outputs& expected, co
                   result);
 }
 
+std::vector<std::string_view> names_of(std::span<const OutputSpec> specs) {
+  std::vector<std::string_view> names;
+  for (const OutputSpec& spec : specs) names.push_back(spec.name);
+  return names;
+}
+
 /// The reference against outputs known from elsewhere.
 RunResult compare_stored(const Case& item, std::span<const OutputSpec> specs,
                          const Outputs& reference) {
@@ -177,7 +184,8 @@ RunResult compare_stored(const Case& item, std::span<const OutputSpec> specs,
     if (std::none_of(specs.begin(), specs.end(),
                      [&](const OutputSpec& spec) { return spec.name == known.name; })) {
       result.verdict = Verdict::kWrong;
-      result.message = fmt::format("the stored output '{}' is none of the stage's", known.name);
+      result.message = fmt::format("the stored output '{}' must be one of the stage's, {}",
+                                   known.name, fmt::join(names_of(specs), ", "));
     }
   return result;
 }
@@ -314,8 +322,34 @@ Outputs run_reference(const Stage& stage, const Case& item, std::span<const Outp
   return outputs;
 }
 
+std::optional<RunOutputs> KernelRunner::twice_if_hung(
+    const std::function<std::optional<RunOutputs>()>& run) {
+  auto first = run();
+  if (limit_ == LimitOf::kProcessorTime || !first || first->status != device::RunStatus::kHung)
+    return first;
+  try {
+    auto second = run();
+    if (second && second->status == device::RunStatus::kHung)
+      second->message += "; the second of two runs";
+    return second;
+  } catch (const device::Unavailable&) {
+    first->is_lost = true;
+    return first;
+  }
+}
+
 RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
                              std::span<const OutputSpec> specs) {
+  return *twice_if_hung([&] { return run_once(stage, item, specs); });
+}
+
+std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case& earlier,
+                                                  const Case& later) {
+  return twice_if_hung([&] { return run_after_once(stage, earlier, later); });
+}
+
+RunOutputs KernelRunner::run_once(const Stage& stage, const Case& item,
+                                  std::span<const OutputSpec> specs) {
   Outputs outputs = make_outputs(item, specs, kOutputPoison);
   const std::vector<Slot> slots = slots_of(item, specs, outputs);
   place(*backend_, stage, item, slots, launch_.bases);
@@ -335,8 +369,8 @@ RunOutputs KernelRunner::run(const Stage& stage, const Case& item,
   return succeeded(std::move(outputs));
 }
 
-std::optional<RunOutputs> KernelRunner::run_after(const Stage& stage, const Case& earlier,
-                                                  const Case& later) {
+std::optional<RunOutputs> KernelRunner::run_after_once(const Stage& stage, const Case& earlier,
+                                                       const Case& later) {
   const auto first_specs = asked_of(*this, stage.outputs(earlier));
   const auto second_specs = asked_of(*this, stage.outputs(later));
   Outputs first_outputs = make_outputs(earlier, first_specs, kOutputPoison);

@@ -21,6 +21,8 @@ struct RunOutputs {
   /// The implementation itself declined the input (plugins can).
   bool refused = false;
   Outputs outputs;
+  /// Hung, and this process cannot have the device back to run it once more.
+  bool is_lost = false;
 };
 
 /// What one run of one case may take unless a caller says otherwise, in seconds. A hundred times
@@ -50,10 +52,17 @@ class Runner {
   virtual void set_time_limit(double seconds) { static_cast<void>(seconds); }
 };
 
-/// Runs the in-tree kernels on a backend.
+/// What a backend's time limit counts: processor time of the kernels alone, or time that passes,
+/// which others on the same device may take.
+enum class LimitOf : std::uint8_t { kProcessorTime, kPassedTime };
+
+/// Runs the in-tree kernels on a backend. Where its limit is one of passed time, a run that reaches
+/// it is done a second time, alone, before it is kHung.
 class KernelRunner : public Runner {
  public:
-  explicit KernelRunner(std::unique_ptr<device::Backend> backend) : backend_(std::move(backend)) {}
+  explicit KernelRunner(std::unique_ptr<device::Backend> backend,
+                        LimitOf limit = LimitOf::kProcessorTime)
+      : backend_(std::move(backend)), limit_(limit) {}
   std::string name() const override { return backend_->name(); }
   int wave() const override { return backend_->wave(); }
   /// Stages that the original computes on the host have no kernel.
@@ -67,8 +76,14 @@ class KernelRunner : public Runner {
   device::Backend& backend() { return *backend_; }
 
  private:
+  RunOutputs run_once(const Stage& stage, const Case& item, std::span<const OutputSpec> specs);
+  std::optional<RunOutputs> run_after_once(const Stage& stage, const Case& earlier,
+                                           const Case& later);
+  std::optional<RunOutputs> twice_if_hung(const std::function<std::optional<RunOutputs>()>& run);
+
   std::unique_ptr<device::Backend> backend_;
   LaunchChoice launch_;
+  LimitOf limit_;
 };
 
 /// The reference's outputs for a case. Throws Refusal before anything is computed.

@@ -63,6 +63,8 @@ struct RunResult {
   std::optional<Difference> first_difference;
   std::string message;   ///< for crashes, hangs, refusals and broken properties
   bool is_case = false;  ///< the runner computed the case itself: what is counted as a run
+  /// Hung on a device that this process has lost by it: another process must run it once more.
+  bool is_lost = false;
 };
 
 /// How a runner is named where runs are counted: "host64", "nvidia", "plugin:NAME".

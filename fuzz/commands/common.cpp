@@ -85,6 +85,14 @@ bool is_selected(const std::vector<const Stage*>& stages, std::string_view names
          });
 }
 
+namespace {
+
+std::unique_ptr<Runner> on_device(std::unique_ptr<device::Backend> backend) {
+  return std::make_unique<KernelRunner>(std::move(backend), LimitOf::kPassedTime);
+}
+
+}  // namespace
+
 std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
                                                   const std::string& default_wave) {
   check_backend(options);
@@ -95,11 +103,11 @@ std::vector<std::unique_ptr<Runner>> make_runners(const CommonOptions& options,
     for (const int wave : waves_of(options.wave.empty() ? default_wave : options.wave))
       runners.push_back(std::make_unique<KernelRunner>(device::make_host_backend(wave)));
   } else if (name == "amd") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_amd_backend(devices)));
+    runners.push_back(on_device(device::make_amd_backend(devices)));
   } else if (name == "nvidia") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_nvidia_backend(devices)));
+    runners.push_back(on_device(device::make_nvidia_backend(devices)));
   } else if (name == "gfx942" || name == "gfx950") {
-    runners.push_back(std::make_unique<KernelRunner>(device::make_gfx_backend(name)));
+    runners.push_back(on_device(device::make_gfx_backend(name)));
   } else {
     // A name without a slash would be looked up in the system's library folders.
     runners.push_back(

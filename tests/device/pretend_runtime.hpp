@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -25,9 +26,12 @@ namespace monoref::device {
 struct Script {
   std::atomic<bool> stuck = false;  ///< work never ends
   int looks = 0;                    ///< after which work ends
+  int looks_of_launch = 0;          ///< after which it ends from the next launch on
   std::chrono::milliseconds between_looks{0};
   bool recovers = true;
-  bool reaches = true;  ///< other devices
+  bool stops = false;          ///< when it is asked to
+  bool stops_for_good = true;  ///< and later launches are quick
+  bool reaches = true;         ///< other devices
   std::atomic<int> copies_in = 0;
   std::atomic<int> copies_out = 0;
 };
@@ -40,7 +44,10 @@ class PretendRuntime final : public GpuRuntime {
       : script_(script), worker_([this](const std::stop_token& stop) { work(stop); }) {}
   ~PretendRuntime() override {
     PretendRuntime::let_go();
-    worker_.request_stop();
+    {
+      const std::lock_guard lock(mutex_);  // or the worker, about to wait, would miss it
+      worker_.request_stop();
+    }
     changed_.notify_all();
     worker_.join();
     PretendRuntime::release_reserved();
@@ -85,6 +92,7 @@ class PretendRuntime final : public GpuRuntime {
     enqueue([=] { std::memcpy(host, device, bytes); });
   }
   void launch(const simt::host::KernelEntry& kernel, const Grid& grid, void** arguments) override {
+    script_.looks = std::max(script_.looks, script_.looks_of_launch);
     struct alignas(16) Value {
       std::byte bytes[1024];
     };
@@ -133,6 +141,14 @@ class PretendRuntime final : public GpuRuntime {
   double clocked_seconds() override {
     return std::chrono::duration<double>(stop_ - start_).count();
   }
+  std::optional<std::string> abandon() override {
+    if (!script_.stops) return std::nullopt;
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return queue_.empty(); });
+    script_.looks = 0;
+    if (script_.stops_for_good) script_.looks_of_launch = 0;
+    return "somewhere";
+  }
   bool recover() override {
     memory_.clear();
     return script_.recovers;
@@ -155,12 +171,13 @@ class PretendRuntime final : public GpuRuntime {
       next();
       lock.lock();
       queue_.pop_front();
+      done_.notify_all();
     }
   }
 
   Script& script_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, done_;
   std::deque<std::function<void()>> queue_;
   std::string error_;
   std::shared_ptr<std::promise<void>> gate_;

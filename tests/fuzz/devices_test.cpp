@@ -1,6 +1,13 @@
 // Ranks with devices of their own: where their buffers lie, and that the kernels find each other's.
 #include "tests/fuzz/devices.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "fuzz/judging.hpp"
 #include "fuzz/placement.hpp"
 #include "tests/device/pretend_runtime.hpp"
 
@@ -148,6 +155,79 @@ TEST_F(PretendDevices, FindAFaultBetweenTheKernels) {
       judge_line(parse_line("stage=decode_step;seed=8;ranks=2;layers=3;requests=2"), {&runner_});
   device::set_active_fault({});
   EXPECT_EQ(result.verdict(), Verdict::kWrong);
+}
+
+// ---- limits of passed time ---------------------------------------------------------------------
+
+constexpr int kForever = 1'000'000'000;  // looks
+
+TEST(TimeLimits, ARunThatTookTooLongOnADeviceIsDoneAgainAlone) {
+  device::Script script{.stops = true};
+  const CaseLine line = parse_line("stage=token_rows;seed=3");
+  const auto judge = [&](LimitOf limit) {
+    KernelRunner runner(device::make_pretend_backend(script), limit);
+    runner.set_time_limit(0.05);
+    script.looks_of_launch = kForever;  // until the device is asked to stop
+    return judge_line(line, {&runner});
+  };
+  EXPECT_EQ(judge(LimitOf::kPassedTime).verdict(), Verdict::kExact);
+  EXPECT_EQ(judge(LimitOf::kProcessorTime).verdict(), Verdict::kHung);
+  script.stops_for_good = false;
+  const CaseResult hung = judge(LimitOf::kPassedTime);
+  EXPECT_EQ(hung.verdict(), Verdict::kHung);
+  EXPECT_NE(hung.decisive()->message.find("the second of two runs"), std::string::npos)
+      << hung.decisive()->message;
+}
+
+/// What `judge_files` tells of two cases, where a process has a device that cannot be stopped.
+/// `busy` says whether the device of the process of this number is.
+std::vector<Verdict> judge_in_processes(const std::function<bool(std::size_t)>& busy) {
+  const std::filesystem::path starts =
+      std::filesystem::temp_directory_path() / fmt::format("monoref_devices_{}", getpid());
+  const Case item = build_case(parse_line("stage=token_rows;seed=3"));
+  device::Script script;
+  std::vector<Verdict> verdicts;
+  JudgingListener listener{
+      .on_runner = [](const std::string&) {},
+      .on_case =
+          [&](std::size_t, const JudgeStream::Judged& judged) {
+            verdicts.push_back(judged.result.verdict());
+          },
+      .on_file = [](std::size_t) {},
+      .on_note = [](std::size_t, const std::string&) {},
+      .on_bad_input = [](const std::string& text) { ADD_FAILURE() << text; },
+      .on_unavailable = [](const std::string& text) { ADD_FAILURE() << text; }};
+  judge_files(
+      {.files = {"line"},
+       .make_runners =
+           [&] {
+             std::ofstream(starts, std::ios::app) << '.';
+             script.looks_of_launch = busy(std::filesystem::file_size(starts)) ? kForever : 0;
+             std::vector<std::unique_ptr<Runner>> runners;
+             runners.push_back(std::make_unique<KernelRunner>(device::make_pretend_backend(script),
+                                                              LimitOf::kPassedTime));
+             runners.back()->set_time_limit(0.05);
+             return runners;
+           },
+       .judge =
+           [&](std::size_t, const std::vector<Runner*>& runners, JudgeStream& stream) {
+             stream.trust();
+             for (int i = 0; i < 2; ++i)
+               stream.judge({.stage = item.stage}, [&]() -> JudgeStream::Judged {
+                 return {judge_case(find_stage(item.stage), item, {.runners = runners}), {}};
+               });
+           }},
+      listener);
+  std::filesystem::remove(starts);
+  return verdicts;
+}
+
+TEST(TimeLimits, ADeviceThatCannotBeStoppedIsTriedAgainByAnotherProcess) {
+  EXPECT_EQ(judge_in_processes([](std::size_t process) { return process == 1; }),
+            (std::vector{Verdict::kExact, Verdict::kExact}));
+  // Twice in vain; the third process begins with the case behind it.
+  EXPECT_EQ(judge_in_processes([](std::size_t process) { return process <= 2; }),
+            (std::vector{Verdict::kHung, Verdict::kExact}));
 }
 
 }  // namespace

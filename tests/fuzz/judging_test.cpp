@@ -131,7 +131,9 @@ TEST(Judging, TooMuchMemoryIsARefusal) {
       },
       {.bytes = std::size_t{100} << 20, .bytes_per_byte = 0, .bytes_per_processor = 0});
   ASSERT_EQ(heard.results.size(), 9u);
-  EXPECT_EQ(heard.results[1], "a.h5/1: refused, reference: it needs more memory than there is");
+  EXPECT_EQ(heard.results[1],
+            "a.h5/1: refused, reference: the case needs more memory than the limit, what the "
+            "process can get");
   EXPECT_EQ(heard.results[2],
             "a.h5/2: refused, reference: the process that judged it used more than 100 MiB of "
             "memory");
