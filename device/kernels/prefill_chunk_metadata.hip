@@ -36,6 +36,15 @@ MONOREF_DEVICE Range clip(Range range, std::int64_t low, std::int64_t high) {
   return {range.begin > low ? range.begin : low, range.end < high ? range.end : high};
 }
 
+/// Entries that a query sees which has so many keys before its end. Fewer than none, of a query
+/// longer than its sequence, the original divides towards 0 here; no rank has a rest of them.
+MONOREF_DEVICE std::int32_t entries_before(std::int32_t keys, const CacheSharing& sharing) {
+  if (keys >= 0) return visible_entries(keys, sharing);
+  const std::int32_t entries = sharing.ratio > 1 ? keys / sharing.ratio : keys;
+  if (sharing.world <= 1) return entries;
+  return entries / sharing.interleave / sharing.world * sharing.interleave;
+}
+
 }  // namespace
 
 // Inputs   seq_lens int32 [requests], dense: global keys of each request of the chunk
@@ -128,7 +137,7 @@ MONOREF_KERNEL(1024, monoref_prefill_chunk_metadata)(
               ? position + q
               : position + q + 1;
       cu_seqlen_ks[at] = entry_start;
-      cu_seqlen_ke[at] = entry_start + visible_entries(static_cast<std::int32_t>(keys), sharing);
+      cu_seqlen_ke[at] = entry_start + entries_before(static_cast<std::int32_t>(keys), sharing);
     }
     const Range own = clip({entry_start, cu_seq_lens[request + 1]}, 0, entries);
     const auto name = static_cast<std::int32_t>(

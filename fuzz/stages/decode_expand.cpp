@@ -354,11 +354,10 @@ Stage decode_expand_stage() {
                  {"missing_columns",
                   0,
                   0,
-                  0,
+                  3,
+                  {1, 2},
                   {},
-                  {},
-                  "columns that the original's expanded table has fewer (lines only: drawn steps of"
-                  " indexer_metadata_build have it)",
+                  "columns that the original's expanded table has fewer",
                   limits::kRowGap},
              }));
   stage.inputs = {

@@ -2,6 +2,7 @@
 #include "reference/stages/prefill_chunk_metadata.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "fuzz/stages/content.hpp"
@@ -57,7 +58,12 @@ void plant_defect(const std::string& defect, std::vector<std::int64_t>& starts,
   if (defect == "queries_beyond") cut.query_stop += 1 + starts.back();
 }
 
-Case build(const Params& params, const Contract&, std::uint64_t seed) {
+/// The original serves a sequence shorter than its query; to us it is a defect.
+bool is_defect(std::string_view defect, const Contract& contract) {
+  return defect != "shorter_than_query" || contract.decode_lengths == LengthRule::kClamped;
+}
+
+Case build(const Params& params, const Contract& contract, std::uint64_t seed) {
   CounterRandom query_random(seed, "query_start_loc");
   CounterRandom length_random(seed, "seq_lens");
   CounterRandom bound_random(seed, "seq_lens_cpu_upper_bound");
@@ -77,16 +83,19 @@ Case build(const Params& params, const Contract&, std::uint64_t seed) {
   Cut cut = drawn_cut(params, starts, cut_random);
   const std::string defect(params.word("defect"));
   plant_defect(defect, starts, lengths, cut);
+  if (!is_defect(defect, contract))  // of an empty query nothing is shorter
+    for (std::int64_t& length : lengths) length = std::max<std::int64_t>(length, 0);
   if (defect == "bound_too_low")
     bounds[static_cast<std::size_t>(cut.request_start)] =
         lengths[static_cast<std::size_t>(cut.request_start)] - 1;
   Case item;
   item.scalars = cache_sharing_scalars(params);
-  item.scalars.insert(item.scalars.end(), {{"request_start", cut.request_start},
-                                           {"request_stop", cut.request_stop},
-                                           {"query_start", cut.query_start},
-                                           {"query_stop", cut.query_stop},
-                                           {"defect", defect}});
+  item.scalars.insert(item.scalars.end(),
+                      {{"request_start", cut.request_start},
+                       {"request_stop", cut.request_stop},
+                       {"query_start", cut.query_start},
+                       {"query_stop", cut.query_stop},
+                       {"defect", is_defect(defect, contract) ? defect : "none"}});
   item.inputs = {{"query_start_loc", vector_of(DType::kInt32, starts)},
                  {"seq_lens", vector_of(DType::kInt32, lengths)}};
   if (params["upper_bound"] != 0 || defect == "bound_too_low")
@@ -101,7 +110,8 @@ PrefillChunkMetadataInput input_of(const Case& item) {
       .chunk = {item.integer("request_start"), item.integer("request_stop"),
                 item.integer("query_start"), item.integer("query_stop")},
       .compress_ratio = item.integer("compress_ratio"),
-      .context_parallel = context_parallel_of(item)};
+      .context_parallel = context_parallel_of(item),
+      .lengths = item.contract.decode_lengths};
   if (const Tensor* bound = item.find_input("seq_lens_cpu_upper_bound"))
     input.seq_lens_cpu_upper_bound = bound->view<std::int32_t, 1>();
   return input;
@@ -257,6 +267,13 @@ std::optional<std::string> prefixes_can_be_cached(const Case& item, const Output
   return std::nullopt;
 }
 
+/// Whether queries lie before their sequences: only the original serves them.
+bool has_queries_before(const Case& item) {
+  const auto queries = differences(item.input("query_start_loc"));
+  const auto lengths = numbers_of(item.input("seq_lens"));
+  return !std::equal(queries.begin(), queries.end(), lengths.begin(), std::less_equal<>());
+}
+
 /// Prefix sums never fall, and every query scores keys of its own request only.
 std::optional<std::string> bounds_are_valid(const Case& item, const Outputs& out, const Evaluate&) {
   const auto sums = numbers_of(output(out, "cu_seq_lens"));
@@ -279,7 +296,8 @@ std::optional<std::string> bounds_are_valid(const Case& item, const Outputs& out
     const std::int64_t query =
         starts[base] + item.integer("query_start") + static_cast<std::int64_t>(i);
     while (starts[base + request + 1] <= query) ++request;
-    if (first[i] != sums[request] || last[i] < first[i] || last[i] > sums[request + 1])
+    const bool ends_before = last[i] < first[i] && !has_queries_before(item);
+    if (first[i] != sums[request] || ends_before || last[i] > sums[request + 1])
       return fmt::format("query {} scores keys {} to {}, its request has {} to {}", i, first[i],
                          last[i], sums[request], sums[request + 1]);
   }
@@ -288,6 +306,7 @@ std::optional<std::string> bounds_are_valid(const Case& item, const Outputs& out
 
 std::optional<std::string> shares_add_up(const Case& item, const Outputs&,
                                          const Evaluate& evaluate) {
+  if (has_queries_before(item)) return std::nullopt;
   for (const char* name : {"cu_seqlen_ke", "cu_seq_lens"})
     if (auto broken = ranks_add_up(item, name, evaluate)) return broken;
   return std::nullopt;
@@ -300,6 +319,7 @@ Stage prefill_chunk_metadata_stage() {
   stage.name = "prefill_chunk_metadata";
   stage.summary = "which gathered keys each query of a prefill chunk scores";
   stage.source = "deepseek-indexer-metadata: build_prefill_chunk_metadata";
+  stage.contracts = {"mono", "mono,decode_lengths=as-seed"};
   stage.dimensions = joined(
       {
           {"requests", 1, 1, 6, {1, 2, 63, 64, 65, 130}, {}, "requests of the chunk"},

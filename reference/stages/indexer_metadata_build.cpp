@@ -83,7 +83,7 @@ void check_batch(const IndexerConfig& config, const IndexerBatch& batch) {
   check_seq_lens(kStage, "seq_lens", batch.seq_lens, requests);
   check_query_start_loc(kStage, batch.query_start_loc, requests);
   if (batch.block_table.dim(0) < requests)
-    refuse("{}: block_table has {} rows, {} requests need one each", kStage,
+    refuse("{}: block_table has {} rows, must have at least {}, one a request", kStage,
            batch.block_table.dim(0), requests);
   check_host_lengths("seq_lens_cpu_upper_bound", batch.seq_lens_cpu_upper_bound, requests);
   check_host_lengths("seq_lens_cpu", batch.seq_lens_cpu, requests);
@@ -94,8 +94,8 @@ void check_batch(const IndexerConfig& config, const IndexerBatch& batch) {
   check_range("max_seq_len", batch.max_seq_len, 0);
   for (std::int64_t request = 0; request < requests; ++request) {
     if (batch.seq_lens(request) > batch.max_seq_len)
-      refuse("{}: max_seq_len is {}, seq_lens[{}] is {}", kStage, batch.max_seq_len, request,
-             batch.seq_lens(request));
+      refuse("{}: max_seq_len is {}, must be at least seq_lens[{}], {}", kStage, batch.max_seq_len,
+             request, batch.seq_lens(request));
   }
 }
 
@@ -152,6 +152,7 @@ void plan_prefill(const IndexerConfig& config, const IndexerBatch& batch, Plan& 
         .chunk = chunk,
         .compress_ratio = config.compress_ratio,
         .context_parallel = plan.context_parallel,
+        .lengths = config.lengths,
     };
     const PrefillChunkShape shape = prefill_chunk_shape(input);
     if (shape.empty()) continue;
@@ -369,7 +370,7 @@ void check_indexer_config(const IndexerConfig& config) {
     refuse("{}: prefill_context_parallel_size is {}, limit 1 with a decode world of {}", kStage,
            config.prefill_context_parallel_size, config.context_parallel.world);
   if (config.use_fp4_indexer_cache && config.device_family != 100)
-    refuse("{}: use_fp4_indexer_cache needs device_family 100, it is {}", kStage,
+    refuse("{}: device_family is {}, must be 100 for use_fp4_indexer_cache", kStage,
            config.device_family);
   if (config.b12x) b12x_supertile_k(*config.b12x);
   check_table_size(config, expanded_table_width(config));

@@ -33,11 +33,13 @@ void check_lengths(const PrefillChunkMetadataInput& input) {
        ++request) {
     const std::int64_t length = input.seq_lens(request);
     const std::int64_t tokens = query_len(input.query_start_loc, request);
-    if (length < tokens)
-      refuse("{}: seq_lens[{}] is {}, its query has {} tokens", kStage, request, length, tokens);
+    if (length < tokens && input.lengths == LengthRule::kClamped)
+      refuse("{}: seq_lens[{}] is {}, must be at least {}, the tokens of its query", kStage,
+             request, length, tokens);
+    if (length < 0) refuse("{}: seq_lens[{}] is {}, must be at least 0", kStage, request, length);
     if (bounded && input.seq_lens_cpu_upper_bound(request) < length)
-      refuse("{}: seq_lens_cpu_upper_bound[{}] is {}, seq_lens has {}", kStage, request,
-             input.seq_lens_cpu_upper_bound(request), length);
+      refuse("{}: seq_lens_cpu_upper_bound[{}] is {}, must be at least {} as seq_lens is", kStage,
+             request, input.seq_lens_cpu_upper_bound(request), length);
   }
 }
 
@@ -54,6 +56,15 @@ void check_outputs(const PrefillChunkShape& shape, const PrefillChunkMetadataOut
   check_extent(kStage, "token_to_seq", output.token_to_seq.dim(0), shape.total_seq_lens);
 }
 
+/// Keys that a query sees which has so many keys before its end. Fewer than none, of a query longer
+/// than its sequence, the original's kernel divides towards 0; no rank has a rest of them.
+std::int64_t visible_keys(const PrefillChunkMetadataInput& input, std::int64_t keys) {
+  if (keys >= 0) return compressed_length(keys, input.compress_ratio, input.context_parallel);
+  const std::int64_t entries = keys / std::max<std::int64_t>(input.compress_ratio, 1);
+  const auto [world, rank, interleave] = input.context_parallel;
+  return world > 1 ? entries / interleave / world * interleave : entries;
+}
+
 /// The bounds of those of one request's queries that lie in the chunk.
 void write_queries(const PrefillChunkMetadataInput& input, const PrefillChunkMetadataOutput& output,
                    std::int64_t request, std::int64_t first_key) {
@@ -65,9 +76,7 @@ void write_queries(const PrefillChunkMetadataInput& input, const PrefillChunkMet
   const std::int64_t begin = std::max(query, chunk.query_start);
   const std::int64_t end = std::min(query + tokens, chunk.query_stop);
   for (std::int64_t at = begin; at < end; ++at) {
-    const std::int64_t position = start + at - query;
-    const std::int64_t keys =
-        compressed_length(position + 1, input.compress_ratio, input.context_parallel);
+    const std::int64_t keys = visible_keys(input, start + at - query + 1);
     output.cu_seqlen_ks(at - chunk.query_start) = static_cast<std::int32_t>(first_key);
     output.cu_seqlen_ke(at - chunk.query_start) = static_cast<std::int32_t>(first_key + keys);
   }

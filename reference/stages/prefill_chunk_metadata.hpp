@@ -18,6 +18,7 @@ struct PrefillChunkMetadataInput {
   PrefillChunk chunk;  ///< requests of the batch; query tokens from the first of them on
   std::int64_t compress_ratio = 1;
   ContextParallel context_parallel{};
+  LengthRule lengths = LengthRule::kClamped;
 };
 
 /// The scalars of a chunk, and with them the sizes of its tensors.
@@ -41,17 +42,19 @@ struct PrefillChunkMetadataOutput {
 };
 
 /// Validates the input and returns the chunk's scalars.
-/// Refuses ranges outside the batch or the chunk's queries, a sequence shorter than its query (the
-/// position of its first token would be negative), an upper bound below the length, more than
-/// int32 key rows, negative ratios and a bad ContextParallel.
+/// Refuses ranges outside the batch or the chunk's queries, an upper bound below the length, more
+/// than int32 key rows, negative ratios and a bad ContextParallel; and, unless lengths are as in
+/// the original, a sequence shorter than its query (the position of its first token would be
+/// negative).
 PrefillChunkShape prefill_chunk_shape(const PrefillChunkMetadataInput& input);
 
 /// Writes the chunk's tensors (deepseek-indexer-metadata: build_prefill_chunk_metadata and its
 /// kernel). The query at position p of a request sees
 /// local_length((p + 1) div ratio) keys: the whole prefix, not only this chunk's part (bug case
-/// T14). Rows of token_to_seq behind the exact lengths, where the upper bound was generous, are 0;
-/// the original leaves them unwritten. Refuses what `prefill_chunk_shape` does, and outputs of
-/// other sizes, before anything is written.
+/// T14). At a position before the sequence the original divides towards 0: its end lies before its
+/// first key row, or at it. Rows of token_to_seq behind the exact lengths, where the upper bound
+/// was generous, are 0; the original leaves them unwritten. Refuses what `prefill_chunk_shape`
+/// does, and outputs of other sizes, before anything is written.
 void prefill_chunk_metadata(const PrefillChunkMetadataInput& input,
                             const PrefillChunkMetadataOutput& output);
 

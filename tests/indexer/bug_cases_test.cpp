@@ -149,8 +149,9 @@ TEST(BugCaseT08, ADestinationNarrowerThanTheSourceIsRefused) {
     const Table table(2, 3);
     DecodeExpandInput input = flatten_input(query_start_loc, seq_lens, table);
     input.lengths = LengthRule::kClamped;
-    EXPECT_EQ(refusal_of([&] { expand(input, -1); }),
-              "decode_expand: decode_block_table has width 2, the source table has 3");
+    EXPECT_EQ(
+        refusal_of([&] { expand(input, -1); }),
+        "decode_expand: decode_block_table has width 2, must have at least 3 as block_table has");
   }
 }
 

@@ -103,10 +103,9 @@ TEST(Departures, ASplitThatLosesRequestsOrTokensIsAMismatch) {
   };
   EXPECT_EQ(mismatch({2, 1, 4, 9}, 3, 13), "");
   EXPECT_EQ(mismatch({2, 1, 4, 9}, 4, 13),
-            "builder: split mismatch: 2 decodes and 1 prefills, the step has 4 requests");
-  EXPECT_EQ(
-      mismatch({2, 1, 4, 9}, 3, 12),
-      "builder: split mismatch: 4 decode tokens and 9 prefill tokens, the step has 12 tokens");
+            "builder: split mismatch: 2 decodes and 1 prefills, must be 4 requests together");
+  EXPECT_EQ(mismatch({2, 1, 4, 9}, 3, 12),
+            "builder: split mismatch: 4 decode tokens and 9 prefill tokens, must be 12 together");
 }
 
 TEST(Departures, AUniformTableWiderThanTheBufferLosesColumnsInTheOriginal) {
@@ -207,6 +206,59 @@ TEST(Departures, AChunkOfNothingIsAnErrorInTheOriginal) {
   const Longs some{3, 2};  // keys without queries are no error: the step is 1 or more
   const PrefillChunkSplitInput served{view(some), view(queries), 2, 400, 5};
   EXPECT_EQ(prefill_chunk_split(served), (std::vector<PrefillChunk>{{5, 6, 0, 3}}));
+}
+
+/// A chunk of one request with so many queries and keys, and what its queries score.
+struct ShortChunk {
+  Ints starts;
+  Ints lengths;
+  PrefillChunkMetadataInput input;
+
+  ShortChunk(std::int32_t queries, std::int32_t keys, std::int64_t ratio, ContextParallel sharing)
+      : starts{0, queries}, lengths{keys} {
+    input = {.query_start_loc = view(starts),
+             .seq_lens = view(lengths),
+             .chunk = {0, 1, 0, queries},
+             .compress_ratio = ratio,
+             .context_parallel = sharing};
+  }
+  Ints ends() {
+    input.lengths = LengthRule::kAsSeed;
+    const PrefillChunkShape shape = prefill_chunk_shape(input);
+    const auto queries = static_cast<std::size_t>(shape.token_end);
+    Ints first(queries);
+    Ints last(queries);
+    Ints sums(2);
+    Ints names(static_cast<std::size_t>(shape.total_seq_lens));
+    prefill_chunk_metadata(input, {view(first), view(last), view(sums), view(names)});
+    EXPECT_EQ(first, Ints(queries, 0));
+    EXPECT_EQ(sums[1], shape.total_seq_lens);
+    return last;
+  }
+};
+
+TEST(Departures, AQueryBeforeItsSequenceEndsBeforeItsKeysInTheOriginal) {
+  // Five queries of a sequence of two keys see -2, -1, 0, 1 and 2 of them.
+  EXPECT_EQ(ShortChunk(5, 2, 1, {}).ends(), (Ints{-2, -1, 0, 1, 2}));
+  EXPECT_EQ(ShortChunk(5, 2, 2, {}).ends(), (Ints{-1, 0, 0, 0, 1}));  // towards 0
+  EXPECT_EQ(ShortChunk(5, 2, 1, {2, 0, 1}).ends(), (Ints{-1, 0, 0, 1, 1}));
+  EXPECT_EQ(ShortChunk(5, 2, 1, {2, 1, 1}).ends(), (Ints{-1, 0, 0, 0, 1}));
+  // -7 to 1 keys in runs of two on two ranks: rounds of four, towards 0.
+  EXPECT_EQ(ShortChunk(9, 1, 1, {2, 0, 2}).ends(), (Ints{-2, -2, -2, -2, 0, 0, 0, 0, 1}));
+  ShortChunk negative(5, -1, 1, {});
+  negative.input.lengths = LengthRule::kAsSeed;
+  EXPECT_EQ(refusal_of([&] { prefill_chunk_shape(negative.input); }),
+            "prefill_chunk_metadata: seq_lens[0] is -1, must be at least 0");
+  ShortChunk ours(5, 2, 1, {});
+  EXPECT_EQ(
+      refusal_of([&] { prefill_chunk_shape(ours.input); }),
+      "prefill_chunk_metadata: seq_lens[0] is 2, must be at least 5, the tokens of its query");
+  IndexerConfig config = config_of(LengthRule::kAsSeed);
+  EXPECT_EQ(Built(config, OwnedBatch({5}, {2}, 4)).metadata.prefill->size(), 1u);
+  config.lengths = LengthRule::kClamped;
+  EXPECT_EQ(
+      refused(config, OwnedBatch({5}, {2}, 4)),
+      "prefill_chunk_metadata: seq_lens[0] is 2, must be at least 5, the tokens of its query");
 }
 
 TEST(Departures, NoRequestIsAnErrorInTheOriginalOfGlm5next) {

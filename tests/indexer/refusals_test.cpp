@@ -37,7 +37,7 @@ TEST(Refusals, ContextParallelLengths) {
   Ints short_output(1);
   EXPECT_EQ(
       refusal_of([&] { context_parallel_lengths({view(seq_lens), {}}, {view(short_output)}); }),
-      "context_parallel_lengths: local_seq_lens has extent 1, expected 2");
+      "context_parallel_lengths: local_seq_lens has extent 1, must have 2");
 }
 
 /// A good call of compressed_slot_mapping, to be spoiled in one place.
@@ -66,29 +66,30 @@ std::string refused_slots(const std::function<void(SlotCall&)>& spoil) {
 
 TEST(Refusals, CompressedSlotMapping) {
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.query_start_loc[0] = 1; }),
-            "compressed_slot_mapping: query_start_loc[0] is 1, expected 0");
+            "compressed_slot_mapping: query_start_loc[0] is 1, must be 0");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.query_start_loc[2] = 0; }),
             "compressed_slot_mapping: query_start_loc[2] is 0, at least 1 expected (prefix sums "
             "never fall)");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.query_start_loc.pop_back(); }),
-            "compressed_slot_mapping: query_start_loc has extent 2, expected 3");
+            "compressed_slot_mapping: query_start_loc has extent 2, must have 3");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.seq_lens[1] = -5; }),
             "compressed_slot_mapping: seq_lens[1] is -5, limit 0");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.table = Table(1, 3); }),
-            "compressed_slot_mapping: block_table has 1 rows, 2 requests need one each");
+            "compressed_slot_mapping: block_table has 1 rows, must have at least 2, one a request");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.slots.pop_back(); }),
-            "compressed_slot_mapping: slot_mapping has 2 slots, the batch has 3 tokens");
+            "compressed_slot_mapping: slot_mapping has 2 slots, must have at least 3, one a token");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.pages.storage_block_size = 0; }),
             "compressed_slot_mapping: storage_block_size is 0, limits 1 and 2147483647");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.pages.compress_ratio = -1; }),
             "compressed_slot_mapping: compress_ratio is -1, limit 0");
   EXPECT_EQ(refused_slots([](SlotCall& call) { call.pages.context_parallel.world = -2; }),
             "compressed_slot_mapping: context-parallel world is -2, limits 1 and 2147483647");
-  EXPECT_EQ(refused_slots([](SlotCall& call) {
-              call.pages = {.storage_block_size = 24, .context_parallel = {2, 0, 16}};
-            }),
-            "compressed_slot_mapping: storage_block_size is 24, not a multiple of the interleave "
-            "16: a run would reach into the next block's slots");
+  EXPECT_EQ(
+      refused_slots([](SlotCall& call) {
+        call.pages = {.storage_block_size = 24, .context_parallel = {2, 0, 16}};
+      }),
+      "compressed_slot_mapping: storage_block_size is 24, must be a multiple of the interleave "
+      "16, else a run would reach into the next block's slots");
 }
 
 TEST(Refusals, CompressedSeqLens) {
@@ -102,7 +103,7 @@ TEST(Refusals, CompressedSeqLens) {
   EXPECT_EQ(compressed, (Ints{-999, -999}));
   compressed.pop_back();
   EXPECT_EQ(refusal_of([&] { compressed_seq_lens({view(seq_lens), 4, {}}, {view(compressed)}); }),
-            "compressed_seq_lens: compressed_seq_lens has extent 1, expected 2");
+            "compressed_seq_lens: compressed_seq_lens has extent 1, must have 2");
 }
 
 TEST(Refusals, DecodePrefillSplit) {
@@ -113,7 +114,8 @@ TEST(Refusals, DecodePrefillSplit) {
   EXPECT_EQ(with({0, 2, 1}, 2, 1),
             "decode_prefill_split: query_start_loc[2] is 1, at least 2 expected (prefix sums never "
             "fall)");
-  EXPECT_EQ(with({0, 2}, 1, 1), "decode_prefill_split: num_tokens is 1, the queries hold 2");
+  EXPECT_EQ(with({0, 2}, 1, 1),
+            "decode_prefill_split: num_tokens is 1, must be at least 2, which the queries hold");
   EXPECT_EQ(with({0, 2}, 2, 0), "decode_prefill_split: decode_threshold is 0, limit 1");
 }
 
@@ -127,7 +129,7 @@ std::string refused_chunks(const std::function<void(PrefillChunkSplitInput&)>& s
 TEST(Refusals, PrefillChunkSplit) {
   const auto nothing = [](PrefillChunkSplitInput&) {};
   EXPECT_EQ(refused_chunks(nothing, {5, 6}, {5}),
-            "prefill_chunk_split: query_lens has extent 1, expected 2");
+            "prefill_chunk_split: query_lens has extent 1, must have 2");
   EXPECT_EQ(refused_chunks(nothing, {5, -6}, {5, 6}),
             "prefill_chunk_split: seq_lens[1] is -6, limits 0 and 2147483647");
   EXPECT_EQ(refused_chunks(nothing, {5, 6}, {kMaxInt32 + 1, 6}),
@@ -179,12 +181,14 @@ TEST(Refusals, PrefillChunkMetadata) {
             "prefill_chunk_metadata: chunk holds queries -1 to 2, limits 0 and 3");
   EXPECT_EQ(refused_chunk([](ChunkCall& call) { call.chunk = {1, 2, 2, 1}; }),
             "prefill_chunk_metadata: chunk holds queries 2 to 1, limits 0 and 3");
-  EXPECT_EQ(refused_chunk([](ChunkCall& call) { call.seq_lens[1] = 2; }),
-            "prefill_chunk_metadata: seq_lens[1] is 2, its query has 3 tokens");
+  EXPECT_EQ(
+      refused_chunk([](ChunkCall& call) { call.seq_lens[1] = 2; }),
+      "prefill_chunk_metadata: seq_lens[1] is 2, must be at least 3, the tokens of its query");
   EXPECT_EQ(refused_chunk([](ChunkCall& call) { call.upper_bound[0] = 3; }),
-            "prefill_chunk_metadata: seq_lens_cpu_upper_bound[0] is 3, seq_lens has 4");
+            "prefill_chunk_metadata: seq_lens_cpu_upper_bound[0] is 3, must be at least 4 as "
+            "seq_lens is");
   EXPECT_EQ(refused_chunk([](ChunkCall& call) { call.upper_bound.pop_back(); }),
-            "prefill_chunk_metadata: seq_lens_cpu_upper_bound has extent 1, expected 2");
+            "prefill_chunk_metadata: seq_lens_cpu_upper_bound has extent 1, must have 2");
   EXPECT_EQ(refused_chunk([](ChunkCall& call) {
               call.upper_bound = {static_cast<std::int32_t>(kMaxInt32), 6};
             }),
@@ -211,10 +215,10 @@ TEST(Refusals, PrefillChunkMetadataOutputs) {
     EXPECT_EQ(sums, Ints(cu, -999));
     return message;
   };
-  EXPECT_EQ(with(4, 5, 3, 9), "prefill_chunk_metadata: cu_seqlen_ks has extent 4, expected 5");
-  EXPECT_EQ(with(5, 6, 3, 9), "prefill_chunk_metadata: cu_seqlen_ke has extent 6, expected 5");
-  EXPECT_EQ(with(5, 5, 2, 9), "prefill_chunk_metadata: cu_seq_lens has extent 2, expected 3");
-  EXPECT_EQ(with(5, 5, 3, 8), "prefill_chunk_metadata: token_to_seq has extent 8, expected 9");
+  EXPECT_EQ(with(4, 5, 3, 9), "prefill_chunk_metadata: cu_seqlen_ks has extent 4, must have 5");
+  EXPECT_EQ(with(5, 6, 3, 9), "prefill_chunk_metadata: cu_seqlen_ke has extent 6, must have 5");
+  EXPECT_EQ(with(5, 5, 2, 9), "prefill_chunk_metadata: cu_seq_lens has extent 2, must have 3");
+  EXPECT_EQ(with(5, 5, 3, 8), "prefill_chunk_metadata: token_to_seq has extent 8, must have 9");
 }
 
 /// A good expansion, to be spoiled in one place.
@@ -247,13 +251,13 @@ TEST(Refusals, DecodeExpand) {
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.seq_lens.clear(); }),
             "decode_expand: num_decodes is 0, limit 1");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.query_start_loc = {0, 3}; }),
-            "decode_expand: query_start_loc has extent 2, expected 3");
+            "decode_expand: query_start_loc has extent 2, must have 3");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.seq_lens[0] = -1; }),
             "decode_expand: seq_lens[0] is -1, limit 0");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.table = Table(1, 3); }),
-            "decode_expand: block_table has 1 rows, 2 requests need one each");
+            "decode_expand: block_table has 1 rows, must have at least 2, one a request");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.num_decode_tokens = 2; }),
-            "decode_expand: num_decode_tokens is 2, the queries hold 3");
+            "decode_expand: num_decode_tokens is 2, must be at least 3, which the queries hold");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.next_n = 0; }),
             "decode_expand: next_n is 0, limit 1");
   EXPECT_EQ(refused_expansion([](ExpandCall& call) { call.compress_ratio = -1; }),
@@ -280,10 +284,10 @@ TEST(Refusals, DecodeExpandOutputs) {
     EXPECT_EQ(decode_lens, Ints(decodes, -999));
     return message;
   };
-  EXPECT_EQ(with(2, 1, 3, 3), "decode_expand: decode_seq_lens has extent 2, expected 3");
-  EXPECT_EQ(with(3, 2, 3, 3), "decode_expand: decode_seq_lens (columns) has extent 2, expected 1");
-  EXPECT_EQ(with(3, 1, 4, 3), "decode_expand: decode_lens has extent 4, expected 3");
-  EXPECT_EQ(with(3, 1, 3, 2), "decode_expand: decode_block_table has extent 2, expected 3");
+  EXPECT_EQ(with(2, 1, 3, 3), "decode_expand: decode_seq_lens has extent 2, must have 3");
+  EXPECT_EQ(with(3, 2, 3, 3), "decode_expand: decode_seq_lens (columns) has extent 2, must have 1");
+  EXPECT_EQ(with(3, 1, 4, 3), "decode_expand: decode_lens has extent 4, must have 3");
+  EXPECT_EQ(with(3, 1, 3, 2), "decode_expand: decode_block_table has extent 2, must have 3");
 
   // The flattened paths write a table of their own.
   Ints lengths(3), decode_lens(3);
@@ -291,7 +295,7 @@ TEST(Refusals, DecodeExpandOutputs) {
               decode_expand(call.input(),
                             {{lengths.data(), {3, 1}, {1, 1}}, view(decode_lens), {}});
             }),
-            "decode_expand: decode_block_table has extent 0, expected 3");
+            "decode_expand: decode_block_table has extent 0, must have 3");
 }
 
 IndexerConfig good_config() {
@@ -335,7 +339,7 @@ TEST(Refusals, IndexerConfig) {
             "indexer_metadata_build: prefill_context_parallel_size is 2, limit 1 with a decode "
             "world of 4");
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.use_fp4_indexer_cache = true; }),
-            "indexer_metadata_build: use_fp4_indexer_cache needs device_family 100, it is 90");
+            "indexer_metadata_build: device_family is 90, must be 100 for use_fp4_indexer_cache");
   EXPECT_EQ(refused_config([](IndexerConfig& config) { config.b12x = B12xIndexer{kMaxInt32}; }),
             "indexer_metadata_build: supertile_k_setting is 2147483647, limit 2147483135");
   EXPECT_EQ(refused_config([](IndexerConfig& config) {
@@ -377,7 +381,7 @@ TEST(Refusals, IndexerMetadataBuild) {
   EXPECT_EQ(refused_build([](BuildCall& call) { call.config.block_size = 0; }),
             "indexer_metadata_build: block_size is 0, limits 1 and 2147483647");
   EXPECT_EQ(refused_build([](BuildCall& call) { call.config.max_num_batched_tokens = 9; }),
-            "indexer_metadata_build: buffers has extent 8, expected 9");
+            "indexer_metadata_build: buffers has extent 8, must have 9");
   EXPECT_EQ(refused_build([](BuildCall& call) { call.owned.seq_lens[2] = -1; }),
             "indexer_metadata_build: seq_lens[2] is -1, limit 0");
   EXPECT_EQ(refused_build([](BuildCall& call) { call.owned.query_start_loc[3] = 2; }),
@@ -385,17 +389,17 @@ TEST(Refusals, IndexerMetadataBuild) {
             "never fall)");
   EXPECT_EQ(
       refused_build([](BuildCall& call) { call.batch.block_table = {nullptr, {2, 4}, {4, 1}}; }),
-      "indexer_metadata_build: block_table has 2 rows, 3 requests need one each");
+      "indexer_metadata_build: block_table has 2 rows, must have at least 3, one a request");
   const Ints two{1, 2};
   EXPECT_EQ(refused_build([&](BuildCall& call) { call.batch.seq_lens_cpu = view(two); }),
-            "indexer_metadata_build: seq_lens_cpu has extent 2, expected 3");
+            "indexer_metadata_build: seq_lens_cpu has extent 2, must have 3");
   EXPECT_EQ(
       refused_build([&](BuildCall& call) { call.batch.seq_lens_cpu_upper_bound = view(two); }),
-      "indexer_metadata_build: seq_lens_cpu_upper_bound has extent 2, expected 3");
+      "indexer_metadata_build: seq_lens_cpu_upper_bound has extent 2, must have 3");
   EXPECT_EQ(refused_build([&](BuildCall& call) { call.batch.dcp_local_seq_lens_cpu = view(two); }),
-            "indexer_metadata_build: dcp_local_seq_lens_cpu has extent 2, expected 3");
+            "indexer_metadata_build: dcp_local_seq_lens_cpu has extent 2, must have 3");
   EXPECT_EQ(refused_build([](BuildCall& call) { call.batch.max_seq_len = 59; }),
-            "indexer_metadata_build: max_seq_len is 59, seq_lens[2] is 60");
+            "indexer_metadata_build: max_seq_len is 59, must be at least seq_lens[2], 60");
   EXPECT_EQ(refused_build([](BuildCall& call) { call.batch.max_seq_len = kMaxInt32 + 1; }),
             "indexer_metadata_build: max_seq_len is 2147483648, limits 0 and 2147483647");
   const Longs nine(9, 0);
@@ -403,23 +407,26 @@ TEST(Refusals, IndexerMetadataBuild) {
             "indexer_metadata_build: the step has 9 tokens, limit 8 (max_num_batched_tokens)");
   const Longs five(5, 0);
   EXPECT_EQ(refused_build([&](BuildCall& call) { call.batch.slot_mapping = view(five); }),
-            "decode_prefill_split: num_tokens is 5, the queries hold 6");
-  EXPECT_EQ(refused_build([](BuildCall& call) {
-              call.config.context_parallel = {2, 0, 16};
-              call.config.storage_block_size = 8;
-              call.batch.use_dcp_local = true;
-            }),
-            "compressed_slot_mapping: storage_block_size is 8, not a multiple of the interleave "
-            "16: a run would reach into the next block's slots");
+            "decode_prefill_split: num_tokens is 5, must be at least 6, which the queries hold");
+  EXPECT_EQ(
+      refused_build([](BuildCall& call) {
+        call.config.context_parallel = {2, 0, 16};
+        call.config.storage_block_size = 8;
+        call.batch.use_dcp_local = true;
+      }),
+      "compressed_slot_mapping: storage_block_size is 8, must be a multiple of the interleave "
+      "16, else a run would reach into the next block's slots");
 }
 
 TEST(Refusals, IndexerMetadataBuildOfPrefills) {
-  EXPECT_EQ(refused_build([](BuildCall& call) {
-              call.owned = OwnedBatch({1, 5}, {40, 4}, 4);
-              call.batch = call.owned.batch();
-              call.config.compress_ratio = 4;
-            }),
-            "prefill_chunk_metadata: seq_lens[1] is 4, its query has 5 tokens");
+  EXPECT_EQ(
+      refused_build([](BuildCall& call) {
+        call.owned = OwnedBatch({1, 5}, {40, 4}, 4);
+        call.batch = call.owned.batch();
+        call.config.compress_ratio = 4;
+        call.config.lengths = LengthRule::kClamped;
+      }),
+      "prefill_chunk_metadata: seq_lens[1] is 4, must be at least 5, the tokens of its query");
 }
 
 TEST(Refusals, IndexerMetadataBuildOfMoreDecodeRowsThanTheBuffersHold) {
@@ -451,8 +458,8 @@ TEST(Refusals, DecodeGrid) {
   EXPECT_EQ(indices({1, -3}, 4),
             "decode_scatter_indices: decode_lens[1] is -3, limits 0 and 2147483647");
   EXPECT_EQ(indices({1, 3}, 5),
-            "decode_scatter_indices: num_decode_tokens is 5, decode_lens add up to 4");
-  EXPECT_EQ(indices({1, 2}, 3), "decode_scatter_indices: req_id has extent 4, expected 3");
+            "decode_scatter_indices: num_decode_tokens is 5, must be 4, the sum of decode_lens");
+  EXPECT_EQ(indices({1, 2}, 3), "decode_scatter_indices: req_id has extent 4, must have 3");
   EXPECT_EQ(req_id, Longs(4, -999));
 
   const Ints tokens(4, 7);
@@ -468,9 +475,9 @@ TEST(Refusals, DecodeGrid) {
   EXPECT_EQ(scatter(2, 2, 1),
             "scatter_decode_tokens_by_request: decode_lens[1] is 3, limits 0 and 2");
   EXPECT_EQ(scatter(3, 3, 1),
-            "scatter_decode_tokens_by_request: scattered has extent 3, expected 2");
+            "scatter_decode_tokens_by_request: scattered has extent 3, must have 2");
   EXPECT_EQ(scatter(2, 3, 2),
-            "scatter_decode_tokens_by_request: scattered (width) has extent 2, expected 1");
+            "scatter_decode_tokens_by_request: scattered (width) has extent 2, must have 1");
   EXPECT_EQ(grid, Ints(6, -999));
 
   Ints unpacked(5, -999);
@@ -481,10 +488,11 @@ TEST(Refusals, DecodeGrid) {
           View<std::int32_t, 2>{unpacked.data(), {count, width}, {width, 1}});
     });
   };
-  EXPECT_EQ(gather(5, 1),
-            "gather_decode_tokens_by_request: num_decode_tokens is 5, decode_lens add up to 4");
+  EXPECT_EQ(
+      gather(5, 1),
+      "gather_decode_tokens_by_request: num_decode_tokens is 5, must be 4, the sum of decode_lens");
   EXPECT_EQ(gather(4, 2),
-            "gather_decode_tokens_by_request: tokens (width) has extent 2, expected 1");
+            "gather_decode_tokens_by_request: tokens (width) has extent 2, must have 1");
   EXPECT_EQ(unpacked, Ints(5, -999));
 }
 
@@ -497,7 +505,7 @@ TEST(Refusals, GatherNeedsTheWholeGrid) {
                   {view(decode_lens), {grid.data(), {3, 1, 1}, {1, 1, 1}}},
                   View<std::int32_t, 2>{unpacked.data(), {2, 1}, {1, 1}});
             }),
-            "gather_decode_tokens_by_request: scattered has extent 3, expected 2");
+            "gather_decode_tokens_by_request: scattered has extent 3, must have 2");
 }
 
 TEST(Refusals, DecodeTopkSeqLens) {
@@ -517,15 +525,15 @@ TEST(Refusals, DecodeTopkSeqLens) {
   EXPECT_EQ(with({1, 2, 3}, 3, 2, 0, true),
             "decode_topk_seq_lens: next_n is 0, limits 1 and 2147483647");
   EXPECT_EQ(with({1, 2, 3}, 3, 3, 2, true),
-            "decode_topk_seq_lens: topk_seq_lens has extent 4, expected 6");
+            "decode_topk_seq_lens: topk_seq_lens has extent 4, must have 6");
   EXPECT_EQ(with({1, 2, 3}, 3, 4, 1, true),
-            "decode_topk_seq_lens: decode_lens has extent 2, expected 4");
+            "decode_topk_seq_lens: decode_lens has extent 2, must have 4");
   EXPECT_EQ(with({1, 2, 3}, 2, 2, 2, true),
-            "decode_topk_seq_lens: num_decode_tokens is 2, decode_lens add up to 3");
+            "decode_topk_seq_lens: num_decode_tokens is 2, must be 3, the sum of decode_lens");
   EXPECT_EQ(with({1, 2}, 3, 2, 2, true),
-            "decode_topk_seq_lens: positions has 2 entries, 3 are read");
+            "decode_topk_seq_lens: positions has 2 entries, must have at least 3, one a token");
   EXPECT_EQ(with({1, 2, 3}, 3, 2, 2, false),
-            "decode_topk_seq_lens: positions has 3 entries, 4 are read");
+            "decode_topk_seq_lens: positions has 3 entries, must have at least 4, one a token");
   EXPECT_EQ(with({1, -2, 3}, 3, 2, 2, true),
             "decode_topk_seq_lens: positions[1] is -2, limits -1 and 2147483646");
   EXPECT_EQ(with({1, 2, kMaxInt32}, 3, 2, 2, true),
@@ -543,8 +551,10 @@ TEST(Refusals, ShortDecodeCausalFill) {
     return message;
   };
   EXPECT_EQ(with(-1, 3), "short_decode_causal_fill: num_decode_tokens is -1, limit 0");
-  EXPECT_EQ(with(3, 3), "short_decode_causal_fill: positions has 2 entries, 3 are read");
-  EXPECT_EQ(with(2, 1), "short_decode_causal_fill: topk_buffer has 1 rows, 2 are written");
+  EXPECT_EQ(with(3, 3),
+            "short_decode_causal_fill: positions has 2 entries, must have at least 3, one a token");
+  EXPECT_EQ(with(2, 1),
+            "short_decode_causal_fill: topk_buffer has 1 rows, must have at least 2, one a token");
 }
 
 TEST(Refusals, WorkspaceShapesAndCacheViews) {
@@ -557,7 +567,7 @@ TEST(Refusals, WorkspaceShapesAndCacheViews) {
   EXPECT_EQ(shapes(1, 0, Format::kFp8, DType::kFloat8E4M3FN),
             "gather_workspace_shapes: head_dim is 0, limits 1 and 2147483647");
   EXPECT_EQ(shapes(1, 100, Format::kMxfp4, DType::kFloat8E4M3FN),
-            "gather_workspace_shapes: head_dim is 100, not a multiple of the MXFP4 block 32");
+            "gather_workspace_shapes: head_dim is 100, must be a multiple of the MXFP4 block 32");
   EXPECT_EQ(shapes(1, 128, Format::kFp8, DType::kBFloat16),
             "gather_workspace_shapes: fp8_type bfloat16 has 2 bytes, limit 1");
 
@@ -567,15 +577,16 @@ TEST(Refusals, WorkspaceShapesAndCacheViews) {
   };
   const Layout cache = Layout::dense({3, 64, 68});
   EXPECT_EQ(cache_view(Layout::dense({3, 64}), DType::kUInt8, 128, Format::kFp8),
-            "kv_cache_as_quant_view: kv_cache has 2 axes, expected 3");
+            "kv_cache_as_quant_view: kv_cache has 2 axes, must have 3");
   EXPECT_EQ(cache_view(cache, DType::kUInt8, 0, Format::kFp8),
             "kv_cache_as_quant_view: head_dim is 0, limits 1 and 2147483647");
   EXPECT_EQ(cache_view(cache, DType::kFloat8E4M3FN, 128, Format::kMxfp4),
-            "kv_cache_as_quant_view: kv_cache has type float8_e4m3fn, MXFP4 pages are uint8");
+            "kv_cache_as_quant_view: kv_cache is float8_e4m3fn, must be uint8 for pages of MXFP4");
   EXPECT_EQ(cache_view(cache, DType::kUInt8, 100, Format::kMxfp4),
-            "kv_cache_as_quant_view: head_dim is 100, not a multiple of the MXFP4 block 32");
+            "kv_cache_as_quant_view: head_dim is 100, must be a multiple of the MXFP4 block 32");
   EXPECT_EQ(cache_view(cache, DType::kUInt8, 256, Format::kMxfp4),
-            "kv_cache_as_quant_view: 64 keys of 136 bytes do not fit a page of 4352 bytes");
+            "kv_cache_as_quant_view: kv_cache has a stride of 4352 bytes, must have at least 8704, "
+            "64 keys of 136");
 }
 
 TEST(Refusals, ExpandPools) {
@@ -593,7 +604,7 @@ TEST(Refusals, ExpandPools) {
   };
   EXPECT_EQ(with({0}, {9}, 0, 7), "glm5next_expand_pools: pool_size is 0, limits 1 and 2147483647");
   EXPECT_EQ(with({0}, {-9}, 4, 7), "glm5next_expand_pools: seq_lens[0] is -9, limit 0");
-  EXPECT_EQ(with({0}, {9, 9}, 4, 7), "glm5next_expand_pools: seq_lens has extent 2, expected 1");
+  EXPECT_EQ(with({0}, {9, 9}, 4, 7), "glm5next_expand_pools: seq_lens has extent 2, must have 1");
   EXPECT_EQ(with({-2}, {9}, 4, 7),
             "glm5next_expand_pools: pool_ids[0, 0] is -2, limits -1 and 1 (complete pools of the "
             "row)");
@@ -601,7 +612,7 @@ TEST(Refusals, ExpandPools) {
             "glm5next_expand_pools: pool_ids[0, 0] is 2, limits -1 and 1 (complete pools of the "
             "row)");
   EXPECT_EQ(with({0}, {9}, 4, 6),
-            "glm5next_expand_pools: token_ids (columns) has extent 6, expected 7");
+            "glm5next_expand_pools: token_ids (columns) has extent 6, must have 7");
   EXPECT_EQ(with({0, 0}, {9}, 1 << 30, 7),
             "glm5next_expand_pools: 2 pools of 1073741824 tokens a row, limit 2147483647 columns");
 }
