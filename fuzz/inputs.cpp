@@ -348,15 +348,15 @@ void require_contract_fp8(const Case& item, std::initializer_list<const char*> i
   const DType fp8 = fp8_dtype(item.contract);
   for (const char* name : inputs)
     if (item.input(name).type() != fp8)
-      refuse("{}: {} is {}, the contract's encoding is {}", item.stage, name,
+      refuse("{}: {} is {}, must be {} as the contract encodes", item.stage, name,
              dtype_name(item.input(name).type()), dtype_name(fp8));
 }
 
 void require_page16_caches(std::string_view stage, const KvPageShape& shape) {
   constexpr std::int64_t kPage = 16, kBlock = 128;
   if (shape.page_size != kPage || shape.block_size != kBlock)
-    refuse("{}: the K/V cache has blocks of {} keys in pages of {}, must have {} in pages of {}",
-           stage, shape.block_size, shape.page_size, kBlock, kPage);
+    refuse("{}: k_cache has blocks of {} keys in pages of {}, must have {} in pages of {}", stage,
+           shape.block_size, shape.page_size, kBlock, kPage);
 }
 
 void check_outputs(std::string_view stage, std::span<const OutputSpec> specs) {

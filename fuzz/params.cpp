@@ -74,7 +74,7 @@ Params::Params(const std::vector<Dimension>& dimensions) : dimensions_(&dimensio
 std::size_t Params::index(std::string_view name) const {
   for (std::size_t i = 0; i < dimensions_->size(); ++i)
     if ((*dimensions_)[i].name == name) return i;
-  refuse("line: the stage has no dimension '{}'", name);
+  refuse("line: dimension '{}' is none of the stage's", name);
 }
 
 std::int64_t Params::operator[](std::string_view name) const {

@@ -46,7 +46,7 @@ void* Launcher::raw_address(std::string_view name, std::size_t element_size) con
   const Buffer* buffer = find(name);
   if (buffer == nullptr) refuse("launch: there is no buffer '{}'", name);
   if (dtype_size(buffer->type) != element_size)
-    refuse("launch: buffer '{}' holds {}, the kernel takes elements of {} bytes", name,
+    refuse("launch: {} is {}, must have elements of {} bytes as the kernel takes", name,
            dtype_name(buffer->type), element_size);
   void* const base = on16_ != nullptr ? reinterpret_cast<void*>((buffer->index + 1) << kAskedBits)
                                       : backend_.address(buffer->index, device_.value_or(0));
@@ -135,7 +135,7 @@ const Stage& find_stage(std::string_view name) {
     if (stage.name == name) return stage;
     names.push_back(stage.name);
   }
-  refuse("no stage '{}'; the stages are {}", excerpt(name), fmt::join(names, ", "));
+  refuse("stage is '{}', must be one of {}", excerpt(name), fmt::join(names, ", "));
 }
 
 std::vector<const Stage*> select_stages(std::string_view names) {

@@ -180,7 +180,7 @@ Tensor tensor_from(const TreeDataset& dataset, const FilePlace& place) {
   attributes.finish();
   const auto shape = layout.is_dense() ? layout.dims : std::vector{layout.stored()};
   if (dataset.dims != shape)
-    content_error(place, "has the shape [{}], but its layout needs [{}]",
+    content_error(place, "has the shape [{}], must have [{}] as its layout needs",
                   fmt::join(dataset.dims, ", "), fmt::join(shape, ", "));
   return laid_out_tensor(type, layout, dataset, place);
 }
@@ -191,9 +191,11 @@ class CaseParts {
   explicit CaseParts(const TreeGroup& group) : group_(group) {
     for (const TreeGroup& part : group.groups)
       if (std::find(kParts.begin(), kParts.end(), part.name) == kParts.end())
-        content_error({group.name + "/" + part.name, ""}, "is not a part of a case");
+        content_error({group.name + "/" + part.name, ""},
+                      "is not a part of a case, must be one of {}", fmt::join(kParts, ", "));
     if (!group.datasets.empty())
-      content_error({group.name, group.datasets.front().name}, "lies in no part of the case");
+      content_error({group.name, group.datasets.front().name},
+                    "lies in no part of the case, must be in one of {}", fmt::join(kParts, ", "));
   }
 
   std::string path(std::string_view part) const { return fmt::format("{}/{}", group_.name, part); }
@@ -260,7 +262,7 @@ std::vector<NamedScalar> scalars_from(const CaseParts& parts,
   }
   const std::size_t seals = group->find_attribute("sha256") != nullptr ? 1 : 0;
   if (group->attributes.size() != names.size() + seals)
-    content_error(place, "has {} attributes, but the case lists {} scalars",
+    content_error(place, "has {} attributes, must have {}, one for each scalar of the case",
                   group->attributes.size() - seals, names.size());
   return scalars;
 }
@@ -319,7 +321,8 @@ Case case_from(const TreeGroup& group) {
   const auto expected = split_names(attributes.text("expected"), place);
   attributes.finish();
   if (item.title.empty() || item.stage.empty())
-    content_error(place, "attribute '{}' is empty", item.title.empty() ? "title" : "stage");
+    content_error(place, "attribute '{}' is empty, must be a name",
+                  item.title.empty() ? "title" : "stage");
 
   const CaseParts parts(group);
   item.scalars = scalars_from(parts, scalars);
@@ -348,8 +351,8 @@ std::vector<Case> cases_from_tree(const TreeGroup& root) {
     content_error({}, "format is '{}', must be {}", excerpt(attributes.text("format")),
                   kCaseFormat);
   if (attributes.integer("schema") != kSchema)
-    content_error({}, "attribute 'schema' is {}, this program reads {}",
-                  attributes.integer("schema"), kSchema);
+    content_error({}, "attribute 'schema' is {}, must be {}", attributes.integer("schema"),
+                  kSchema);
   verify_seals(root);
   const std::int64_t count = attributes.integer("count");
   attributes.text("sha256");

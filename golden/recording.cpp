@@ -223,7 +223,7 @@ Recording recording_from_tree(const TreeGroup& root) {
   attributes.finish();
   if (!root.datasets.empty()) content_error({"", root.datasets.front().name}, "lies in no case");
   if (count != static_cast<std::int64_t>(root.groups.size()))
-    content_error({}, "attribute 'cases' is {}, but there are {} groups", count,
+    content_error({}, "attribute 'cases' is {}, must be {}, the number of groups", count,
                   root.groups.size());
   for (const TreeGroup& group : root.groups)
     recording.cases.push_back(case_from(group, recording.stage));

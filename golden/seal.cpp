@@ -82,7 +82,8 @@ void verify_object(const Object& object, const FilePlace& place) {
   if (stated.empty()) content_error(place, "has no attribute 'sha256'");
   const std::string actual = digest_of(object);
   if (stated != actual)
-    content_error(place, "has changed since it was written: its SHA-256 is stated as {}, but is {}",
+    content_error(place,
+                  "has changed since it was written: attribute 'sha256' is {}, but must be {}",
                   stated, actual);
 }
 

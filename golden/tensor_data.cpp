@@ -71,10 +71,9 @@ StoredType stored_type(DType type) {
 
 DType dtype_from_attribute(const std::string& name, StoredType stored, const FilePlace& place) {
   const auto type = dtype_from_name(name);
-  if (!type)
-    content_error(place, "attribute 'dtype' is '{}', which is no known type", excerpt(name));
+  if (!type) content_error(place, "attribute 'dtype' is '{}', must be a known type", excerpt(name));
   if (stored_type(*type) != stored)
-    content_error(place, "attribute 'dtype' is '{}', but the elements are stored as another type",
+    content_error(place, "attribute 'dtype' is '{}', must be one that the stored elements have",
                   excerpt(name));
   return *type;
 }
@@ -83,7 +82,8 @@ void check_layout(const Layout& layout, DType type, const FilePlace& place) {
   if (layout.dims.size() > file_limits::kRank)
     content_error(place, "has {} dims, the limit is {}", layout.dims.size(), file_limits::kRank);
   if (layout.strides.size() != layout.dims.size())
-    content_error(place, "has {} dims but {} strides", layout.dims.size(), layout.strides.size());
+    content_error(place, "has {} dims, must have as many as strides, {}", layout.dims.size(),
+                  layout.strides.size());
   std::int64_t product = 1;
   for (std::size_t axis = 0; axis < layout.dims.size(); ++axis) {
     const std::int64_t dim = layout.dims[axis];

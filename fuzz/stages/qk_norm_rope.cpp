@@ -174,8 +174,8 @@ void check_positions_are_stored(const Case& item) {
   const auto position = item.input("position").view<std::int64_t, 1>();
   for (std::int64_t row = 0; row < position.dim(0); ++row)
     if (!holds_run(table, position(row) * table.strides[0], table.dims[1]))
-      refuse("qk_norm_rope: position[{}] is {}, which the storage of cos_sin lacks", row,
-             position(row));
+      refuse("qk_norm_rope: position[{}] is {}, its row of cos_sin must be stored: there are {}",
+             row, position(row), stored_text(table));
 }
 
 std::vector<OutputSpec> outputs(const Case& item) {

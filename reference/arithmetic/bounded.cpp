@@ -361,7 +361,8 @@ Bounded sum(std::span<const Bounded> terms, const Rounding& rounding) {
 
 Bounded dot(std::span<const float> a, std::span<const float> b, float start,
             const Rounding& rounding) {
-  if (a.size() != b.size()) refuse("bounded dot: lengths are {} and {}", a.size(), b.size());
+  if (a.size() != b.size())
+    refuse("bounded dot: lengths are {} and {}, must be equal", a.size(), b.size());
   if (std::isnan(start)) return Bounded::only_nan();
   Total total;
   total.count(start);

@@ -25,7 +25,7 @@ Registry& registry() {
 }
 
 void check_lengths(const DotProfile& profile, std::size_t a, std::size_t b, std::size_t step) {
-  if (a != b) refuse("dot {}: lengths are {} and {}", profile.name, a, b);
+  if (a != b) refuse("dot {}: lengths are {} and {}, must be equal", profile.name, a, b);
   if (a % step != 0)
     refuse("dot {}: length is {}, must be a multiple of {}", profile.name, a, step);
 }

@@ -5,7 +5,8 @@
 namespace monoref {
 
 void portable_exp2(std::span<const float> x, std::span<float> y, Isa isa) {
-  if (x.size() != y.size()) refuse("exp2: {} arguments and {} results", x.size(), y.size());
+  if (x.size() != y.size())
+    refuse("exp2: {} arguments and {} results, must be as many", x.size(), y.size());
   const float* const from = x.data();
   float* const to = y.data();
   const std::size_t count = x.size();

@@ -46,7 +46,8 @@ float sum_in_order(std::span<const float> terms, SumStart start) {
 }
 
 float fma_chain(std::span<const float> a, std::span<const float> b, float start) {
-  if (a.size() != b.size()) refuse("fma chain: lengths are {} and {}", a.size(), b.size());
+  if (a.size() != b.size())
+    refuse("fma chain: lengths are {} and {}, must be equal", a.size(), b.size());
   float sum = start;
   float* const result = &sum;
   // Only for the hardware's fma instead of a call; the bits are those of std::fma anywhere.

@@ -169,7 +169,7 @@ void apply(Contract& contract, std::string_view assignment) {
     access.set(contract, static_cast<std::uint8_t>(found - values.begin()));
     return;
   }
-  refuse("contract: no field '{}'; the fields are {}", excerpt(name),
+  refuse("contract: field is '{}', must be one of {}", excerpt(name),
          joined(accesses(), [](const FieldAccess& a) { return a.field.name; }));
 }
 
@@ -180,7 +180,7 @@ Contract Contract::parse(std::string_view text) {
   const auto preset = std::find_if(presets().begin(), presets().end(),
                                    [&](const Preset& p) { return p.name == name; });
   if (preset == presets().end())
-    refuse("contract: no preset '{}'; the presets are {}", excerpt(name),
+    refuse("contract: preset is '{}', must be one of {}", excerpt(name),
            joined(presets(), [](const Preset& p) { return p.name; }));
   Contract contract = preset->contract;
   std::vector<std::string_view> given;

@@ -60,6 +60,11 @@ std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+[[noreturn]] static void refuse_unaddressable(const std::string& name, const Layout& layout) {
+  refuse("{}: dims are [{}], strides [{}], must not be negative nor have an offset beyond 63 bits",
+         name, fmt::join(layout.dims, ", "), fmt::join(layout.strides, ", "));
+}
+
 bool is_floating(DType type) {
   return type != DType::kInt32 && type != DType::kInt64 && type != DType::kUInt8;
 }
@@ -68,16 +73,18 @@ Layout Layout::dense(std::vector<std::int64_t> dims) {
   std::vector<std::int64_t> strides(dims.size(), 1);
   for (std::size_t axis = dims.size(); axis-- > 1;)
     if (__builtin_mul_overflow(strides[axis], dims[axis], &strides[axis - 1]))
-      refuse("layout: dims [{}] have an offset beyond 63 bits", fmt::join(dims, ", "));
+      refuse("layout: dims are [{}], must not have an offset beyond 63 bits",
+             fmt::join(dims, ", "));
   return strided(std::move(dims), std::move(strides));
 }
 
 Layout Layout::strided(std::vector<std::int64_t> dims, std::vector<std::int64_t> strides) {
   Layout layout{std::move(dims), std::move(strides), {}};
   if (layout.dims.size() != layout.strides.size())
-    refuse("layout: {} dims but {} strides", layout.dims.size(), layout.strides.size());
+    refuse("layout: {} dims, must be as many as strides, {}", layout.dims.size(),
+           layout.strides.size());
   const auto span = addressed_span(layout);
-  if (!span) refuse("layout: negative dims or strides, or an offset beyond 63 bits");
+  if (!span) refuse_unaddressable("layout", layout);
   if (*span > 0) layout.extents.push_back({0, *span});
   return layout;
 }
@@ -104,9 +111,9 @@ bool Layout::is_dense() const {
 
 void Layout::validate(const std::string& name) const {
   if (dims.size() != strides.size())
-    refuse("{}: {} dims but {} strides", name, dims.size(), strides.size());
+    refuse("{}: {} dims, must be as many as strides, {}", name, dims.size(), strides.size());
   const auto addressed = addressed_span(*this);
-  if (!addressed) refuse("{}: negative dims or strides, or an offset beyond 63 bits", name);
+  if (!addressed) refuse_unaddressable(name, *this);
   std::int64_t end = 0;
   for (const Extent& extent : extents) {
     if (extent.offset < end || extent.count <= 0 || extent.offset > kMaxSpanBytes ||
@@ -116,7 +123,8 @@ void Layout::validate(const std::string& name) const {
     end = extent.offset + extent.count;
   }
   if (extents.size() <= 1 && *addressed > end)
-    refuse("{}: dims and strides address {} elements but {} are stored", name, *addressed, end);
+    refuse("{}: dims and strides address {} elements, must be at most those stored, {}", name,
+           *addressed, end);
 }
 
 Tensor::Tensor(DType type, Layout layout) : type_(type), layout_(std::move(layout)) {
@@ -131,8 +139,8 @@ Tensor Tensor::alias(const Tensor& owner, Layout layout, std::int64_t offset) {
     refuse("alias: a tensor of {} runs of storage can only be taken whole",
            owner.layout_.extents.size());
   if (offset < 0 || layout.span() > owner.layout_.span() - offset)
-    refuse("alias: elements {} to {} of a tensor of {}", offset, offset + layout.span(),
-           owner.layout_.span());
+    refuse("alias: elements {} to {} of a tensor, must lie below {}", offset,
+           offset + layout.span() - 1, owner.layout_.span());
   Tensor tensor;
   tensor.type_ = owner.type_;
   tensor.layout_ = std::move(layout);
@@ -214,11 +222,11 @@ void Tensor::fill_bytes(std::byte value) {
 
 void Tensor::check_view(std::size_t wanted_rank, std::size_t size,
                         std::optional<DType> only) const {
-  if (wanted_rank != rank()) refuse("tensor has rank {}, viewed as rank {}", rank(), wanted_rank);
+  if (wanted_rank != rank()) refuse("tensor has rank {}, must have {}", rank(), wanted_rank);
   if (size != element_size())
-    refuse("tensor of {} viewed with elements of {} bytes", dtype_name(type_), size);
+    refuse("tensor is {}, must have elements of {} bytes", dtype_name(type_), size);
   if (only && *only != type_)
-    refuse("tensor of {} viewed as {}", dtype_name(type_), dtype_name(*only));
+    refuse("tensor is {}, must be {}", dtype_name(type_), dtype_name(*only));
 }
 
 }  // namespace monoref

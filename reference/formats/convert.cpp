@@ -93,7 +93,8 @@ const std::array<float, 256>& table_of() {
 template <class A, class B>
 void check_sizes(std::span<A> from, std::span<B> to) {
   if (from.size() != to.size())
-    refuse("formats: {} values are converted into {} places", from.size(), to.size());
+    refuse("formats: {} values are converted into {} places, must be as many", from.size(),
+           to.size());
 }
 
 }  // namespace

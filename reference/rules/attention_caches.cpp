@@ -22,13 +22,13 @@ void check_cache(std::string_view stage, std::string_view name, const Tensor& ca
 void check_pair(std::string_view stage, const AttentionCaches& caches, const Contract& contract) {
   const bool shared = &caches.k_cache == &caches.v_cache;
   if (shared != (contract.kv_layout == KvLayout::kInterleaved))
-    refuse("{}: k_cache and v_cache are {}, the contract's layout needs {}", stage,
-           shared ? "one tensor" : "two tensors", shared ? "two" : "one");
+    refuse("{}: k_cache and v_cache are {}, must be {}", stage, shared ? "1 tensor" : "2 tensors",
+           shared ? "2 under kv_layout=dense" : "1 under kv_layout=interleaved");
   if (caches.k_cache.type() != caches.v_cache.type() ||
       caches.k_cache.dims() != caches.v_cache.dims())
-    refuse("{}: v_cache is {} of {} elements, k_cache is {} of {}", stage,
-           dtype_name(caches.v_cache.type()), caches.v_cache.layout().elements(),
-           dtype_name(caches.k_cache.type()), caches.k_cache.layout().elements());
+    refuse("{}: v_cache is {} of [{}], must be as k_cache is, {} of [{}]", stage,
+           dtype_name(caches.v_cache.type()), fmt::join(caches.v_cache.dims(), ", "),
+           dtype_name(caches.k_cache.type()), fmt::join(caches.k_cache.dims(), ", "));
 }
 
 void check_scale(std::string_view stage, std::string_view name, const View<const float, 1>& scale,
@@ -42,7 +42,8 @@ void check_stored(std::string_view stage, std::string_view name, const Tensor& c
                   std::int64_t byte, std::int64_t bytes, std::int64_t page) {
   const auto size = static_cast<std::int64_t>(cache.element_size());
   if (!holds_run(cache.layout(), byte / size, bytes / size))
-    refuse("{}: page {} is not in the storage of {}", stage, page, name);
+    refuse("{}: page {} of {} is elements {} to {}, must lie in one run of its storage, {}", stage,
+           page, name, byte / size, (byte + bytes) / size - 1, stored_text(cache.layout()));
 }
 
 float decoded(const Tensor& cache, std::int64_t byte) {

@@ -47,8 +47,8 @@ DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input) {
     refuse("{}: query_start_loc has {} entries, limit 1", kStage, input.query_start_loc.dim(0));
   check_query_start_loc(kStage, input.query_start_loc, requests);
   if (input.num_tokens < input.query_start_loc(requests))
-    refuse("{}: num_tokens is {}, the queries hold {}", kStage, input.num_tokens,
-           input.query_start_loc(requests));
+    refuse("{}: num_tokens is {}, must be at least {}, which the queries hold", kStage,
+           input.num_tokens, input.query_start_loc(requests));
   if (input.decode_threshold < 1)
     refuse("{}: decode_threshold is {}, limit 1", kStage, input.decode_threshold);
   if (requests == 0) return {0, 0, input.lengths == LengthRule::kAsSeed ? input.num_tokens : 0, 0};
@@ -63,11 +63,11 @@ DecodePrefillSplit decode_prefill_split(const DecodePrefillSplitInput& input) {
 void check_split(std::string_view stage, const DecodePrefillSplit& split, std::int64_t requests,
                  std::int64_t num_tokens) {
   if (split.num_decodes + split.num_prefills != requests)
-    refuse("{}: split mismatch: {} decodes and {} prefills, the step has {} requests", stage,
+    refuse("{}: split mismatch: {} decodes and {} prefills, must be {} requests together", stage,
            split.num_decodes, split.num_prefills, requests);
   if (split.num_decode_tokens + split.num_prefill_tokens != num_tokens)
-    refuse("{}: split mismatch: {} decode tokens and {} prefill tokens, the step has {} tokens",
-           stage, split.num_decode_tokens, split.num_prefill_tokens, num_tokens);
+    refuse("{}: split mismatch: {} decode tokens and {} prefill tokens, must be {} together", stage,
+           split.num_decode_tokens, split.num_prefill_tokens, num_tokens);
 }
 
 }  // namespace monoref

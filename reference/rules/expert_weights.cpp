@@ -39,25 +39,33 @@ void check_bytes(std::string_view argument, const Tensor& tensor,
 void check_shared(const std::string& argument, const ExpertWeights& weights, std::int64_t rows,
                   std::int64_t k) {
   if ((weights.shared_weight == nullptr) != (weights.shared_scale == nullptr))
-    refuse("{}: the shared expert has {} without {}", argument,
-           weights.shared_weight == nullptr ? "scales" : "weights",
-           weights.shared_weight == nullptr ? "weights" : "scales");
+    refuse("{}: the shared expert has '{}' alone, must have weights and scales or neither",
+           argument, weights.shared_weight == nullptr ? "scales" : "weights");
   if (weights.shared_weight == nullptr) return;
   check_bytes(argument + " shared weight", *weights.shared_weight, {rows, k});
   check_bytes(argument + " shared scale", *weights.shared_scale, {rows, scale_columns(k)});
 }
 
-/// Whether the storage of a valid id exists. Rows come in whole groups of the scale layout, so that
-/// an expert's scales are one run.
-bool is_stored(const ExpertWeights& weights, std::int64_t id) {
+/// Refuses unless an expert's elements lie in one run. `argument` names topk_ids with the place and
+/// the id.
+void check_stored(const std::string& argument, std::string_view what, const Layout& layout,
+                  std::int64_t first, std::int64_t count) {
+  if (!holds_run(layout, first, count))
+    refuse("{}, whose {} are elements {} to {}, must be stored in one run: there are {}", argument,
+           what, first, first + count - 1, stored_text(layout));
+}
+
+/// Refuses a valid id without storage. Rows come in whole groups of the scale layout, so that an
+/// expert's scales are one run.
+void check_stored(const std::string& argument, const ExpertWeights& weights, std::int64_t id) {
   const bool separate = id == weights.n_routed && weights.shared_weight != nullptr;
   const Tensor& weight = separate ? *weights.shared_weight : weights.weight;
   const Tensor& scale = separate ? *weights.shared_scale : weights.scale;
   const std::int64_t place = separate ? 0 : id;
   const std::int64_t codes = weights.weight.dim(1) * weight.dims().back();
   const std::int64_t scales = weights.weight.dim(1) * scale.dim(1);
-  return holds_run(weight.layout(), place * codes, codes) &&
-         holds_run(scale.layout(), place * scales, scales);
+  check_stored(argument, "weights", weight.layout(), place * codes, codes);
+  check_stored(argument, "scales", scale.layout(), place * scales, scales);
 }
 
 }  // namespace
@@ -98,9 +106,8 @@ void check_expert_ids(std::string_view stage, const ExpertWeights& weights,
         if (topk_ids(row, before) == id)
           refuse("{}: topk_ids of row {} has {} in slots {} and {}, ids must be distinct", stage,
                  row, id, before, slot);
-      if (!is_stored(weights, id))
-        refuse("{}: topk_ids of row {}, slot {} is {}, an expert whose weights are not stored",
-               stage, row, slot, id);
+      check_stored(fmt::format("{}: topk_ids of row {}, slot {} is {}", stage, row, slot, id),
+                   weights, id);
     }
 }
 

@@ -28,7 +28,7 @@ void check(std::string_view name, std::size_t bytes, const ByteMatrix& shape, Gr
     refuse("{}: shape has {} columns, must be a multiple of {}", name, shape.columns,
            granule.columns);
   if (static_cast<std::int64_t>(bytes) != shape.bytes())
-    refuse("{}: {} bytes given, shape has {}", name, bytes, shape.bytes());
+    refuse("{}: has {} bytes, must have {} as its shape has", name, bytes, shape.bytes());
 }
 
 /// Moves every byte between its row-major place and `offset(row, column)` inside its expert.

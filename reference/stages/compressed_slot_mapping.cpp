@@ -24,8 +24,9 @@ void check_pages(const CompressedPages& pages) {
   if (pages.context_parallel.world > 1 &&
       pages.storage_block_size % pages.context_parallel.interleave != 0)
     refuse(
-        "{}: storage_block_size is {}, not a multiple of the interleave {}: a run would reach into "
-        "the next block's slots",
+        "{}: storage_block_size is {}, must be a multiple of the interleave {}, else a run would "
+        "reach"
+        " into the next block's slots",
         kSlots, pages.storage_block_size, pages.context_parallel.interleave);
 }
 
@@ -55,10 +56,10 @@ void check_compressed_slot_mapping(const CompressedSlotMappingInput& input,
   check_seq_lens(kSlots, "seq_lens", input.seq_lens, requests);
   check_query_start_loc(kSlots, input.query_start_loc, requests);
   if (input.block_table.dim(0) < requests)
-    refuse("{}: block_table has {} rows, {} requests need one each", kSlots,
+    refuse("{}: block_table has {} rows, must have at least {}, one a request", kSlots,
            input.block_table.dim(0), requests);
   if (output.slot_mapping.dim(0) < input.query_start_loc(requests))
-    refuse("{}: slot_mapping has {} slots, the batch has {} tokens", kSlots,
+    refuse("{}: slot_mapping has {} slots, must have at least {}, one a token", kSlots,
            output.slot_mapping.dim(0), input.query_start_loc(requests));
 }
 

@@ -18,11 +18,11 @@ void check(const DecodeExpandInput& input) {
   check_query_start_loc(kStage, input.query_start_loc, requests);
   check_seq_lens(kStage, "seq_lens", input.seq_lens, requests);
   if (input.block_table.dim(0) < requests)
-    refuse("{}: block_table has {} rows, {} requests need one each", kStage,
+    refuse("{}: block_table has {} rows, must have at least {}, one a request", kStage,
            input.block_table.dim(0), requests);
   if (input.num_decode_tokens < input.query_start_loc(requests))
-    refuse("{}: num_decode_tokens is {}, the queries hold {}", kStage, input.num_decode_tokens,
-           input.query_start_loc(requests));
+    refuse("{}: num_decode_tokens is {}, must be at least {}, which the queries hold", kStage,
+           input.num_decode_tokens, input.query_start_loc(requests));
   if (input.next_n < 1) refuse("{}: next_n is {}, limit 1", kStage, input.next_n);
   if (input.max_model_len < 0)
     refuse("{}: max_model_len is {}, limit 0", kStage, input.max_model_len);
@@ -49,7 +49,7 @@ void check_outputs(const DecodeExpandInput& input, const DecodeExpandShape& shap
   const bool truncates =
       input.lengths == LengthRule::kAsSeed && shape.path == DecodePath::kFlattenUniform;
   if (!truncates && output.decode_block_table.dim(1) < input.block_table.dim(1))
-    refuse("{}: decode_block_table has width {}, the source table has {}", kStage,
+    refuse("{}: decode_block_table has width {}, must have at least {} as block_table has", kStage,
            output.decode_block_table.dim(1), input.block_table.dim(1));
 }
 

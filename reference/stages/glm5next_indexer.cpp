@@ -17,7 +17,7 @@ constexpr std::string_view kCacheView = "kv_cache_as_quant_view";
 
 void check_mxfp4_head(std::string_view stage, std::int64_t head_dim) {
   if (head_dim % kMxfp4BlockSize != 0)
-    refuse("{}: head_dim is {}, not a multiple of the MXFP4 block {}", stage, head_dim,
+    refuse("{}: head_dim is {}, must be a multiple of the MXFP4 block {}", stage, head_dim,
            kMxfp4BlockSize);
 }
 
@@ -29,7 +29,8 @@ void check_head_dim(std::string_view stage, std::int64_t head_dim) {
 void check_positions(std::string_view stage, View<const std::int64_t, 1> positions,
                      std::int64_t count) {
   if (positions.dim(0) < count)
-    refuse("{}: positions has {} entries, {} are read", stage, positions.dim(0), count);
+    refuse("{}: positions has {} entries, must have at least {}, one a token", stage,
+           positions.dim(0), count);
   for (std::int64_t token = 0; token < count; ++token) {
     if (positions(token) < -1 || positions(token) >= kMaxInt32)
       refuse("{}: positions[{}] is {}, limits -1 and {}", stage, token, positions(token),
@@ -65,7 +66,7 @@ void check_decode_grid(std::string_view stage, View<const std::int32_t, 1> decod
     sum += decode_lens(request);
   }
   if (sum != tokens)
-    refuse("{}: num_decode_tokens is {}, decode_lens add up to {}", stage, tokens, sum);
+    refuse("{}: num_decode_tokens is {}, must be {}, the sum of decode_lens", stage, tokens, sum);
 }
 
 void check_decode_requests(std::string_view stage, std::int64_t requests, LengthRule lengths) {
@@ -107,10 +108,11 @@ bool short_decode_causal_fill(const ShortDecodeCausalFillInput& input,
   if (tokens < 0) refuse("{}: num_decode_tokens is {}, limit 0", kCausalFill, tokens);
   if (input.positions.dim(0) == 0 || input.max_seq_len > topk_buffer.dim(1)) return false;
   if (input.positions.dim(0) < tokens)
-    refuse("{}: positions has {} entries, {} are read", kCausalFill, input.positions.dim(0),
-           tokens);
+    refuse("{}: positions has {} entries, must have at least {}, one a token", kCausalFill,
+           input.positions.dim(0), tokens);
   if (topk_buffer.dim(0) < tokens)
-    refuse("{}: topk_buffer has {} rows, {} are written", kCausalFill, topk_buffer.dim(0), tokens);
+    refuse("{}: topk_buffer has {} rows, must have at least {}, one a token", kCausalFill,
+           topk_buffer.dim(0), tokens);
   check_positions(kCausalFill, input.positions, tokens);
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t column = 0; column < topk_buffer.dim(1); ++column) {
@@ -141,7 +143,7 @@ GatherWorkspaceShapes gather_workspace_shapes(std::int64_t total_seq_lens, std::
 Layout kv_cache_as_quant_view(const Layout& kv_cache, DType type, std::int64_t head_dim,
                               IndexerCacheFormat format) {
   if (kv_cache.dims.size() != 3)
-    refuse("{}: kv_cache has {} axes, expected 3", kCacheView, kv_cache.dims.size());
+    refuse("{}: kv_cache has {} axes, must have 3", kCacheView, kv_cache.dims.size());
   check_head_dim(kCacheView, head_dim);
   const std::int64_t blocks = kv_cache.dims[0];
   const std::int64_t block_size = kv_cache.dims[1];
@@ -155,12 +157,12 @@ Layout kv_cache_as_quant_view(const Layout& kv_cache, DType type, std::int64_t h
   }
 
   if (type != DType::kUInt8)
-    refuse("{}: kv_cache has type {}, MXFP4 pages are uint8", kCacheView, dtype_name(type));
+    refuse("{}: kv_cache is {}, must be uint8 for pages of MXFP4", kCacheView, dtype_name(type));
   check_mxfp4_head(kCacheView, head_dim);
   const std::int64_t key_bytes = head_dim / 2 + head_dim / kMxfp4BlockSize;
   if (block_size > 0 && key_bytes > kv_cache.strides[0] / block_size)
-    refuse("{}: {} keys of {} bytes do not fit a page of {} bytes", kCacheView, block_size,
-           key_bytes, kv_cache.strides[0]);
+    refuse("{}: kv_cache has a stride of {} bytes, must have at least {}, {} keys of {}",
+           kCacheView, kv_cache.strides[0], block_size * key_bytes, block_size, key_bytes);
   view.dims = {blocks, block_size, 1, key_bytes};
   view.strides = {kv_cache.strides[0], key_bytes, key_bytes, 1};
   return view;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "reference/rules/stage_checks.hpp"
+#include "reference/rules/stored_elements.hpp"
 
 namespace monoref {
 namespace {
@@ -26,14 +27,16 @@ void check_arguments(const IndexCacheInsertInput& input) {
   if (input.index_cache.rank() != 3)
     refuse("index_cache_insert: index_cache has rank {}, must have 3", input.index_cache.rank());
   if (input.index_k.dim(1) != input.index_cache.dim(2))
-    refuse("index_cache_insert: index_k has head dim {}, index_cache has {}", input.index_k.dim(1),
-           input.index_cache.dim(2));
+    refuse("index_cache_insert: index_k has head dim {}, must have {} as index_cache has",
+           input.index_k.dim(1), input.index_cache.dim(2));
   if (input.slot_mapping.rank() != 1)
     refuse("index_cache_insert: slot_mapping has rank {}, must have 1", input.slot_mapping.rank());
   if (input.out_of_range_slot == OutOfRangeSlot::kRefuse &&
       input.slot_mapping.dim(0) != input.index_k.dim(0))
-    refuse("index_cache_insert: slot_mapping has {} entries, index_k has {} rows",
-           input.slot_mapping.dim(0), input.index_k.dim(0));
+    refuse(
+        "index_cache_insert: slot_mapping has {} entries, must have {}, one for each row of "
+        "index_k",
+        input.slot_mapping.dim(0), input.index_k.dim(0));
   if (input.index_cache.layout().strides[2] != 1)
     refuse("index_cache_insert: index_cache has stride {} in its head dim, must have 1",
            input.index_cache.layout().strides[2]);
@@ -69,12 +72,6 @@ void check_slots_are_apart(const Layout& cache) {
   }
 }
 
-bool is_stored(const Layout& layout, std::int64_t offset, std::int64_t count) {
-  return std::any_of(layout.extents.begin(), layout.extents.end(), [&](const Extent& extent) {
-    return extent.offset <= offset && offset + count <= extent.offset + extent.count;
-  });
-}
-
 std::int64_t slot_at(const Tensor& slots, std::int64_t row) {
   if (slots.type() == DType::kInt32) return slots.view<std::int32_t, 1>()(row);
   return slots.view<std::int64_t, 1>()(row);
@@ -85,10 +82,10 @@ void check_key_is_stored(const Tensor& index_k, std::int64_t row) {
   if (layout.extents.size() == 1) return;  // the layout itself vouches for one run
   for (std::int64_t d = 0; d < layout.dims[1]; ++d) {
     const std::int64_t offset = row * layout.strides[0] + d * layout.strides[1];
-    if (!is_stored(layout, offset, 1))
+    if (!holds_run(layout, offset, 1))
       refuse(
-          "index_cache_insert: index_k row {} dim {} is element {}, which its storage of {} lacks",
-          row, d, offset, layout.span());
+          "index_cache_insert: index_k row {} dim {} is element {}, must be one that is stored, {}",
+          row, d, offset, stored_text(layout));
   }
 }
 
@@ -126,11 +123,11 @@ std::vector<RowWrite> plan(const IndexCacheInsertInput& input) {
     }
     const std::int64_t offset =
         slot / block_size * cache.strides[0] + slot % block_size * cache.strides[1];
-    if (!is_stored(cache, offset, cache.dims[2]))
+    if (!holds_run(cache, offset, cache.dims[2]))
       refuse(
-          "index_cache_insert: slot_mapping[{}] is {}, its elements {} to {} are not in the"
-          " storage of index_cache, which ends at {}",
-          row, slot, offset, offset + cache.dims[2] - 1, cache.span());
+          "index_cache_insert: slot_mapping[{}] is {}, its key of index_cache is elements {} to {},"
+          " must lie in one run of its storage, {}",
+          row, slot, offset, offset + cache.dims[2] - 1, stored_text(cache));
     check_key_is_stored(input.index_k, row);
     writes.push_back({row, slot, offset});
   }

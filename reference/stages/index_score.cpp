@@ -72,8 +72,8 @@ void check_cache(const IndexScoreInput& input) {
     refuse("index_score: index_cache has blocks of {} keys, must have {}", cache.dim(1),
            input.selection.block_size);
   if (cache.dim(2) != input.index_q.dim(2))
-    refuse("index_score: index_cache has keys of {} dims, index_q has {}", cache.dim(2),
-           input.index_q.dim(2));
+    refuse("index_score: index_cache has keys of {} dims, must have {} as index_q has",
+           cache.dim(2), input.index_q.dim(2));
   if (cache.layout().strides[2] != 1)
     refuse("index_score: index_cache has {} elements from dim to dim, must have 1",
            cache.layout().strides[2]);
@@ -97,8 +97,10 @@ void check_rows(const IndexScoreInput& input) {
       refuse("index_score: the context of row {} has {} blocks, limit {}", row, blocks(input, row),
              kMaxSelectableBlocks);
     if (blocks(input, row) > input.block_table.dim(1))
-      refuse("index_score: the context of row {} has {} blocks, block_table has {} columns", row,
-             blocks(input, row), input.block_table.dim(1));
+      refuse(
+          "index_score: the context of row {} has {} blocks, must have at most {}, the columns of "
+          "block_table",
+          row, blocks(input, row), input.block_table.dim(1));
   }
 }
 
@@ -112,13 +114,20 @@ void check_keys(const IndexScoreInput& input, std::int64_t row, std::int64_t blo
   const Layout& cache = input.index_cache.layout();
   const std::int64_t id = input.block_table(last_row(input, row), block);
   if (id < 0 || id >= cache.dims[0])
-    refuse("index_score: block_table[{}][{}] is {}, index_cache has {} blocks",
-           last_row(input, row), block, id, cache.dims[0]);
+    refuse(
+        "index_score: block_table[{}][{}] is {}, must be 0 or more and below {}, the blocks of "
+        "index_cache",
+        last_row(input, row), block, id, cache.dims[0]);
   const std::int64_t keys = std::min(input.selection.block_size,
                                      context(input, row) - block * input.selection.block_size);
-  for (std::int64_t key = 0; key < keys; ++key)
-    if (!holds_run(cache, block_offset(input, row, block) + key * cache.strides[1], cache.dims[2]))
-      refuse("index_score: key {} of block {} is not in the storage of index_cache", key, id);
+  for (std::int64_t key = 0; key < keys; ++key) {
+    const std::int64_t first = block_offset(input, row, block) + key * cache.strides[1];
+    if (!holds_run(cache, first, cache.dims[2]))
+      refuse(
+          "index_score: key {} of block {} of index_cache is elements {} to {}, must lie in one run"
+          " of its storage, {}",
+          key, id, first, first + cache.dims[2] - 1, stored_text(cache));
+  }
 }
 
 /// Decodes one key of the cache.

@@ -47,11 +47,14 @@ void check_sizes(const IndexSelectInput& input, std::int64_t row) {
     refuse("index_select: the context of row {} has {} blocks, limit {}", row, count,
            kMaxSelectableBlocks);
   if (count > input.block_table.dim(1))
-    refuse("index_select: the context of row {} has {} blocks, block_table has {} columns", row,
-           count, input.block_table.dim(1));
+    refuse(
+        "index_select: the context of row {} has {} blocks, must have at most {}, the columns of "
+        "block_table",
+        row, count, input.block_table.dim(1));
   if (reads_scores(input, row) && count - input.selection.local_blocks > input.score.dim(2))
-    refuse("index_select: the context of row {} has {} blocks, score has {}", row, count,
-           input.score.dim(2));
+    refuse(
+        "index_select: the context of row {} has {} blocks, must have at most {}, those of score",
+        row, count, input.score.dim(2));
 }
 
 /// What a block is ranked by: its id, first come first, where no score decides.
@@ -86,8 +89,10 @@ void check_pages(const IndexSelectInput& input, std::int64_t head, std::int64_t 
   for (const std::int32_t block : select(input, head, row)) {
     const std::int64_t page = first_page(input, row, block);
     if (!fits_int32(page) || !fits_int32(page + input.pages_per_block - 1))
-      refuse("index_select: block_table[{}][{}] is {}, times page stride {} its pages leave int32",
-             row, block, input.block_table(row, block), input.block_page_stride);
+      refuse(
+          "index_select: block_table[{}][{}] is {}, times page stride {} its pages must not leave"
+          " int32",
+          row, block, input.block_table(row, block), input.block_page_stride);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "reference/arithmetic/portable.hpp"
 #include "reference/rules/fp8_rules.hpp"
 #include "reference/rules/stage_checks.hpp"
+#include "reference/rules/stored_elements.hpp"
 #include "reference/stages/index_cache_insert.hpp"
 
 namespace monoref {
@@ -44,12 +45,13 @@ void check_kv_caches(const KvCacheInsertInput& input) {
   check_kv_cache(input, "v_cache", input.v_cache);
   const bool shared = &input.k_cache == &input.v_cache;
   if (shared != (input.contract.kv_layout == KvLayout::kInterleaved))
-    refuse("kv_cache_insert: k_cache and v_cache are {}, the contract's layout needs {}",
-           shared ? "one tensor" : "two tensors", shared ? "two" : "one");
+    refuse("kv_cache_insert: k_cache and v_cache are {}, must be {}",
+           shared ? "1 tensor" : "2 tensors",
+           shared ? "2 under kv_layout=dense" : "1 under kv_layout=interleaved");
   if (input.k_cache.type() != input.v_cache.type() || input.k_cache.dims() != input.v_cache.dims())
-    refuse("kv_cache_insert: v_cache is {} of {} elements, k_cache is {} of {}",
-           dtype_name(input.v_cache.type()), input.v_cache.layout().elements(),
-           dtype_name(input.k_cache.type()), input.k_cache.layout().elements());
+    refuse("kv_cache_insert: v_cache is {} of [{}], must be as k_cache is, {} of [{}]",
+           dtype_name(input.v_cache.type()), fmt::join(input.v_cache.dims(), ", "),
+           dtype_name(input.k_cache.type()), fmt::join(input.k_cache.dims(), ", "));
 }
 
 /// The geometry that the dims of the caches and of k stand for.
@@ -85,7 +87,8 @@ void check_rows(const KvCacheInsertInput& input, const KvPageShape& shape) {
     refuse("kv_cache_insert: slot_mapping is {} of rank {}, must be int64 of rank 1",
            dtype_name(slots.type()), slots.rank());
   if (!drops(input) && slots.dim(0) != n)
-    refuse("kv_cache_insert: slot_mapping has {} entries, k has {} rows", slots.dim(0), n);
+    refuse("kv_cache_insert: slot_mapping has {} entries, must have {}, one for each row of k",
+           slots.dim(0), n);
 }
 
 void check_index_cache(const KvCacheInsertInput& input, const KvPageShape& shape) {
@@ -115,12 +118,12 @@ void check_page_is_stored(const KvPageShape& shape, const RowWrite& write, std::
   const std::int64_t page = first_byte / shape.page_bytes() * shape.page_bytes();
   const std::int64_t offset = page / shape.element_size;
   const std::int64_t count = shape.page_bytes() / shape.element_size;
-  const auto& extents = cache.layout().extents;
-  if (std::none_of(extents.begin(), extents.end(), [&](const Extent& extent) {
-        return extent.offset <= offset && offset + count <= extent.offset + extent.count;
-      }))
-    refuse("kv_cache_insert: slot_mapping[{}] is {}, its page {} is not in the storage of {}",
-           write.row, write.slot, page / shape.page_bytes(), name);
+  if (!holds_run(cache.layout(), offset, count))
+    refuse(
+        "kv_cache_insert: slot_mapping[{}] is {}, its page {} of {} is elements {} to {}, must lie"
+        " in one run of its storage, {}",
+        write.row, write.slot, page / shape.page_bytes(), name, offset, offset + count - 1,
+        stored_text(cache.layout()));
 }
 
 /// All rows that are stored, after every check of slots.

@@ -55,8 +55,10 @@ void check_selection(const Selection& selection) {
 /// The first page of a valid id. The only place that reads block_table.
 std::int32_t first_page(const Selection& selection, const QueryToken& token, std::int64_t id) {
   if (id >= selection.block_table.dim(1))
-    refuse("sparse_block_table: topk_idx of row {} holds block {}, block_table has {} columns",
-           token.row, id, selection.block_table.dim(1));
+    refuse(
+        "sparse_block_table: topk_idx of row {} holds block {}, must be below {}, the columns of "
+        "block_table",
+        token.row, id, selection.block_table.dim(1));
   const std::int64_t block = selection.block_table(token.request, id);
   std::int64_t page = 0;
   std::int64_t last = 0;
@@ -64,8 +66,8 @@ std::int32_t first_page(const Selection& selection, const QueryToken& token, std
       __builtin_add_overflow(page, selection.shape.pages_per_block - 1, &last) ||
       !fits_int32(page) || !fits_int32(last))
     refuse(
-        "sparse_block_table: block_table[{}][{}] is {}, times page stride {} its pages leave int32"
-        " ({} to {})",
+        "sparse_block_table: block_table[{}][{}] is {}, times page stride {} its pages must not"
+        " leave int32 ({} to {})",
         token.request, id, block, selection.block_page_stride, kInt32Min, kInt32Max);
   return static_cast<std::int32_t>(page);
 }
@@ -187,8 +189,10 @@ SparseBlockTableShape sparse_block_table_prefill_shape(const SparseBlockTablePre
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t request = input.query_req_id(row);
     if (request < 0 || request >= input.block_table.dim(0))
-      refuse("sparse_block_table: query_req_id[{}] is {}, block_table has {} rows", row, request,
-             input.block_table.dim(0));
+      refuse(
+          "sparse_block_table: query_req_id[{}] is {}, must be 0 or more and below {}, the rows of "
+          "block_table",
+          row, request, input.block_table.dim(0));
   }
   return checked_shape(input, prefill_token);
 }

@@ -308,7 +308,8 @@ TEST(KvCacheInsert, P13RowsAndSlots) {
   Insert insert{.rows = 3};
   insert.caches(1);
   insert.slots = longs({5, 6});
-  EXPECT_EQ(insert.refusal(), "kv_cache_insert: slot_mapping has 2 entries, k has 3 rows");
+  EXPECT_EQ(insert.refusal(),
+            "kv_cache_insert: slot_mapping has 2 entries, must have 3, one for each row of k");
   insert.contract = Contract::parse("mono,out_of_range_slot=drop");
   insert.run();
   EXPECT_EQ(written(insert.index_cache).size(), 256u);
@@ -334,7 +335,8 @@ TEST(KvCacheInsert, O01PagesBeyondSixteenBits) {
   insert.slots = longs({2 * 128});
   EXPECT_EQ(
       insert.refusal(),
-      "kv_cache_insert: slot_mapping[0] is 256, its page 32 is not in the storage of k_cache");
+      "kv_cache_insert: slot_mapping[0] is 256, its page 32 of k_cache is elements 65536 to 67583, "
+      "must lie in one run of its storage, elements 0 to 32767, 134217728 to 134250495");
 }
 
 TEST(KvCacheInsert, LayoutMetamorphic) {
@@ -436,13 +438,13 @@ TEST(KvCacheInsert, CacheRefusals) {
                                1,
                                {}});
       }),
-      "kv_cache_insert: k_cache and v_cache are two tensors, the contract's layout needs one");
+      "kv_cache_insert: k_cache and v_cache are 2 tensors, must be 1 under kv_layout=interleaved");
   insert.contract = Contract::parse("mono,kv_layout=dense");
   insert.caches(1);
   insert.v_cache = Tensor(DType::kBFloat16, insert.k_cache.layout());
   EXPECT_EQ(insert.refusal(),
-            "kv_cache_insert: v_cache is bfloat16 of 16384 elements, k_cache is"
-            " float8_e4m3fn of 16384");
+            "kv_cache_insert: v_cache is bfloat16 of [1, 8, 1, 2048], must be as k_cache is,"
+            " float8_e4m3fn of [1, 8, 1, 2048]");
 }
 
 TEST(KvCacheInsert, ArgumentRefusals) {

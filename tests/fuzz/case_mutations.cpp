@@ -638,6 +638,8 @@ std::string change_expected(Draft& draft) {
       output.name = "unheard_of";
       std::replace(words.begin(), words.end(), name, output.name);
       list_words(listed(draft, "expected"), words);
+      std::sort(expected->datasets.begin(), expected->datasets.end(),
+                [](const TreeDataset& a, const TreeDataset& b) { return a.name < b.name; });
       remove_part(draft.item, "specified");
       return fmt::format("'{}' is called 'unheard_of'", name);
     }

@@ -73,7 +73,7 @@ TEST(Line, RefusalsNameArgumentValueAndLimit) {
   EXPECT_EQ(refusal_of("stage=s;width=1"),
             "line: stage s has no dimension 'width'; it has requests, shift, ids");
   EXPECT_EQ(refusal_of("stage=s;contract=nono"),
-            "contract: no preset 'nono'; the presets are mono, aiter-gluon, vllm-triton");
+            "contract: preset is 'nono', must be one of mono, aiter-gluon, vllm-triton");
 }
 
 TEST(Line, NothingIsSaidTwice) {

@@ -171,7 +171,7 @@ TEST(CaseFile, DeclinesToWriteWhatCouldNotBeRead) {
             "group 'case_000001': the title 't' is used by an earlier case");
   Case bad = good;
   bad.title.clear();
-  EXPECT_EQ(declined({bad}), "group 'case_000000': attribute 'title' is empty");
+  EXPECT_EQ(declined({bad}), "group 'case_000000': attribute 'title' is empty, must be a name");
   bad = good;
   bad.line = std::string(60'001, 'x');
   EXPECT_EQ(declined({bad}),

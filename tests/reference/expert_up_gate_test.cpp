@@ -317,9 +317,9 @@ TEST(ExpertUpGate, OnlyRoutedExpertsNeedStorage) {
   keep(stage.w13.scale(), 64 * 8);
   EXPECT_EQ(stage.mid(32), 5.0f);
   stage.ids = ints({1, 2}, {1, 2});
-  EXPECT_EQ(
-      refusal_of([&] { expert_up_gate_shape(stage.input()); }),
-      "expert_up_gate: topk_ids of row 0, slot 1 is 2, an expert whose weights are not stored");
+  EXPECT_EQ(refusal_of([&] { expert_up_gate_shape(stage.input()); }),
+            "expert_up_gate: topk_ids of row 0, slot 1 is 2, whose weights are elements 32768 to "
+            "49151, must be stored in one run: there are elements 16384 to 32767, 49152 to 65535");
 }
 
 TEST(ExpertUpGate, TheFastFormIsTheDefinition) {
@@ -412,7 +412,8 @@ TEST(ExpertUpGate, RefusalsOfTheSharedExpert) {
             "expert_up_gate: w13 shared scale has dims [32, 8], must have [64, 8]");
   stage.w13.shared_scale().reset();
   EXPECT_EQ(refusal_of([&] { expert_up_gate_shape(stage.input()); }),
-            "expert_up_gate: w13: the shared expert has weights without scales");
+            "expert_up_gate: w13: the shared expert has 'weights' alone, must have weights and "
+            "scales or neither");
 }
 
 }  // namespace

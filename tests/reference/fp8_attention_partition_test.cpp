@@ -450,14 +450,15 @@ TEST(Fp8AttentionPartition, RefusalsNameTheArgument) {
             }),
             "fp8_attention_partition: k_cache has gaps between its elements, must be dense");
   EXPECT_EQ(refusal([](Attention& a) { a.contract.kv_layout = KvLayout::kDense; }),
-            "fp8_attention_partition: k_cache and v_cache are one tensor, the contract's layout"
-            " needs two");
-  EXPECT_EQ(refusal([](Attention& a) {
-              a.contract.kv_layout = a.shape.layout = KvLayout::kDense;
-              a.k_cache = Tensor(DType::kFloat8E4M3FN, Layout::dense({2, 8, 2, 256}));
-            }),
-            "fp8_attention_partition: v_cache is float8_e4m3fn of 16384 elements, k_cache is"
-            " float8_e4m3fn of 8192");
+            "fp8_attention_partition: k_cache and v_cache are 1 tensor, must be 2 under"
+            " kv_layout=dense");
+  EXPECT_EQ(
+      refusal([](Attention& a) {
+        a.contract.kv_layout = a.shape.layout = KvLayout::kDense;
+        a.k_cache = Tensor(DType::kFloat8E4M3FN, Layout::dense({2, 8, 2, 256}));
+      }),
+      "fp8_attention_partition: v_cache is float8_e4m3fn of [2, 16, 2, 256], must be as k_cache is,"
+      " float8_e4m3fn of [2, 8, 2, 256]");
   EXPECT_EQ(refusal([](Attention& a) {
               a.k_cache = Tensor(DType::kFloat8E4M3FN, Layout::dense({2, 15, 2, 256}));
             }),
@@ -498,7 +499,8 @@ TEST(Fp8AttentionPartition, RefusalsNameTheArgument) {
               layout.extents.pop_back();
               a.k_cache = poisoned(DType::kFloat8E4M3FN, layout);
             }),
-            "fp8_attention_partition: page 16 is not in the storage of k_cache");
+            "fp8_attention_partition: page 16 of k_cache is elements 8192 to 8703, must lie in one "
+            "run of its storage, elements 0 to 4095, 4096 to 8191");
   EXPECT_EQ(refusal([](Attention& a) { a.contract.fp8_encoding = Fp8Encoding::kFnuz; }),
             "contract: fp8_max is 448, limit 240, the largest number of float8_e4m3fnuz");
 }

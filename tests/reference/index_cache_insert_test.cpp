@@ -79,8 +79,9 @@ TEST(IndexCacheInsert, P13MoreKeyRowsThanSlots) {
   Tensor cache = byte_cache(1, 8, 1);
   const Tensor keys = bytes({8, 1}, counting(1, 8));
   const Tensor slots = longs({7, 6, 5, 4, 3});
-  EXPECT_EQ(refusal(keys, cache, slots),
-            "index_cache_insert: slot_mapping has 5 entries, index_k has 8 rows");
+  EXPECT_EQ(
+      refusal(keys, cache, slots),
+      "index_cache_insert: slot_mapping has 5 entries, must have 8, one for each row of index_k");
   insert(keys, cache, slots, OutOfRangeSlot::kDrop);
   EXPECT_EQ(written(cache), (Written{{7, 1}, {6, 2}, {5, 3}, {4, 4}, {3, 5}}))
       << "rows 5..7 ignored";
@@ -90,8 +91,9 @@ TEST(IndexCacheInsert, P13MoreSlotsThanKeyRows) {
   Tensor cache = byte_cache(1, 8, 1);
   const Tensor keys = bytes({2, 1}, {1, 2});
   const Tensor slots = longs({7, 6, 5});
-  EXPECT_EQ(refusal(keys, cache, slots),
-            "index_cache_insert: slot_mapping has 3 entries, index_k has 2 rows");
+  EXPECT_EQ(
+      refusal(keys, cache, slots),
+      "index_cache_insert: slot_mapping has 3 entries, must have 2, one for each row of index_k");
   insert(keys, cache, slots, OutOfRangeSlot::kDrop);
   EXPECT_EQ(written(cache), (Written{{7, 1}, {6, 2}}));
 }
@@ -174,18 +176,21 @@ TEST(IndexCacheInsert, StorageThatIsNotThereIsRefusedUnderBothRules) {
   for (const OutOfRangeSlot rule : {OutOfRangeSlot::kRefuse, OutOfRangeSlot::kDrop}) {
     EXPECT_EQ(refusal(key, cache, longs({5 * 4}), rule), "");
     EXPECT_EQ(refusal(key, cache, longs({5 * 4 + 1}), rule),
-              "index_cache_insert: slot_mapping[0] is 21, its elements 5004 to 5007 are not in the"
-              " storage of index_cache, which ends at 5006");
+              "index_cache_insert: slot_mapping[0] is 21, its key of index_cache is elements 5004 "
+              "to 5007, must lie in one run"
+              " of its storage, elements 0 to 15, 5000 to 5005");
     EXPECT_EQ(refusal(key, cache, longs({1 * 4}), rule),
-              "index_cache_insert: slot_mapping[0] is 4, its elements 1000 to 1003 are not in the"
-              " storage of index_cache, which ends at 5006");
+              "index_cache_insert: slot_mapping[0] is 4, its key of index_cache is elements 1000 "
+              "to 1003, must lie in one run"
+              " of its storage, elements 0 to 15, 5000 to 5005");
   }
   Layout gaps{{3, 2}, {10, 1}, {{0, 2}, {20, 2}}};
   const Tensor keys = poisoned(DType::kUInt8, gaps);
   const Tensor small = byte_cache(1, 4, 2);
   EXPECT_EQ(refusal(keys, small, longs({0, -1, 1})), "") << "a padded row is not read";
   EXPECT_EQ(refusal(keys, small, longs({0, 2, 1})),
-            "index_cache_insert: index_k row 1 dim 0 is element 10, which its storage of 22 lacks");
+            "index_cache_insert: index_k row 1 dim 0 is element 10, must be one that is stored, "
+            "elements 0 to 1, 20 to 21");
 }
 
 TEST(IndexCacheInsert, EveryElementSizeIsCopiedAsBits) {
@@ -259,11 +264,12 @@ TEST(IndexCacheInsert, EachArgumentErrorHasItsOwnMessage) {
   EXPECT_EQ(refusal(keys, bytes({2, 2}, {0, 0, 0, 0}), slots),
             "index_cache_insert: index_cache has rank 2, must have 3");
   EXPECT_EQ(refusal(keys, byte_cache(2, 4, 3), slots),
-            "index_cache_insert: index_k has head dim 2, index_cache has 3");
+            "index_cache_insert: index_k has head dim 2, must have 3 as index_cache has");
   EXPECT_EQ(refusal(keys, cache, ints({1, 2}, {0, 1})),
             "index_cache_insert: slot_mapping has rank 2, must have 1");
-  EXPECT_EQ(refusal(keys, cache, longs({0})),
-            "index_cache_insert: slot_mapping has 1 entries, index_k has 2 rows");
+  EXPECT_EQ(
+      refusal(keys, cache, longs({0})),
+      "index_cache_insert: slot_mapping has 1 entries, must have 2, one for each row of index_k");
   EXPECT_EQ(refusal(keys, poisoned(DType::kUInt8, Layout::strided({2, 4, 2}, {16, 4, 2})), slots),
             "index_cache_insert: index_cache has stride 2 in its head dim, must have 1");
   EXPECT_EQ(refusal(keys, poisoned(DType::kBFloat16, Layout::dense({2, 4, 2})), slots),

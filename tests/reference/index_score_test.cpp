@@ -314,23 +314,27 @@ TEST(IndexScore, RefusalsNameTheArgument) {
   EXPECT_EQ(with([](Scoring& s) { s.selection.block_size = 3; }),
             "index_score: index_cache has blocks of 4 keys, must have 3");
   EXPECT_EQ(with([](Scoring& s) { s.index_q = bf16s({1, 1, 2}, {1, 2}); }),
-            "index_score: index_cache has keys of 1 dims, index_q has 2");
+            "index_score: index_cache has keys of 1 dims, must have 2 as index_q has");
   EXPECT_EQ(with([](Scoring& s) {
               s.index_cache = poisoned(DType::kBFloat16, Layout::strided({3, 4, 1}, {8, 2, 2}));
             }),
             "index_score: index_cache has 2 elements from dim to dim, must have 1");
   EXPECT_EQ(with([](Scoring& s) { s.seq_lens = ints({1}, {13}); }),
-            "index_score: the context of row 0 has 4 blocks, block_table has 3 columns");
+            "index_score: the context of row 0 has 4 blocks, must have at most 3, the columns of "
+            "block_table");
   EXPECT_EQ(with([](Scoring& s) { s.block_table = ints({1, 3}, {2, -1, 1}); }),
-            "index_score: block_table[0][1] is -1, index_cache has 3 blocks");
+            "index_score: block_table[0][1] is -1, must be 0 or more and below 3, the blocks of "
+            "index_cache");
   EXPECT_EQ(with([](Scoring& s) { s.block_table = ints({1, 3}, {3, 0, 1}); }),
-            "index_score: block_table[0][0] is 3, index_cache has 3 blocks");
+            "index_score: block_table[0][0] is 3, must be 0 or more and below 3, the blocks of "
+            "index_cache");
   EXPECT_EQ(with([](Scoring& s) {
               Layout layout = Layout::dense({3, 4, 1});
               layout.extents = {{0, 4}, {4, 4}};
               s.index_cache = poisoned(DType::kBFloat16, layout);
             }),
-            "index_score: key 0 of block 2 is not in the storage of index_cache");
+            "index_score: key 0 of block 2 of index_cache is elements 8 to 8, must lie in one run "
+            "of its storage, elements 0 to 3, 4 to 7");
   EXPECT_EQ(
       with([](Scoring& s) {
         s.index_q = bf16s({2, 1, 1}, {1, 1});

@@ -319,18 +319,19 @@ TEST(IndexSelect, RefusalsNameTheArgument) {
   EXPECT_EQ(with([](Selecting& s) { s.seq_lens = ints({2}, {1, 1}); }),
             "index_select: seq_lens has 2 in dimension 0, must have 1");
   EXPECT_EQ(with([](Selecting& s) { s.block_table = ints({1, 2}, {0, 1}); }),
-            "index_select: the context of row 0 has 3 blocks, block_table has 2 columns");
+            "index_select: the context of row 0 has 3 blocks, must have at most 2, the columns of "
+            "block_table");
   EXPECT_EQ(with([](Selecting& s) {
               s.scores = {3, 9};
               s.score_dims = {1, 1, 2};
             }),
-            "index_select: the context of row 0 has 3 blocks, score has 2");
+            "index_select: the context of row 0 has 3 blocks, must have at most 2, those of score");
   EXPECT_EQ(with([](Selecting& s) {
               s.block_table = ints({1, 3}, {1 << 27, 1, 1});
               s.block_page_stride = 16;
             }),
-            "index_select: block_table[0][0] is 134217728, times page stride 16 its pages leave"
-            " int32");
+            "index_select: block_table[0][0] is 134217728, times page stride 16 its pages must not "
+            "leave int32");
 }
 
 }  // namespace

@@ -156,19 +156,19 @@ TEST(SparseBlockTable, PageIdsReachTheEndOfInt32AndNoFurther) {
   EXPECT_EQ(values(one_row({0}, {last}, 1, 8).build().pages), counting(kInt32Highest - 7, 8));
   EXPECT_EQ(one_row({0}, {last + 1}, 1, 8).refusal(),
             "sparse_block_table: block_table[0][0] is 268435456, times page stride 8 its pages"
-            " leave int32 (-2147483648 to 2147483647)");
+            " must not leave int32 (-2147483648 to 2147483647)");
   EXPECT_EQ(one_row({0}, {1 << 27}, 1, 16).refusal(),
             "sparse_block_table: block_table[0][0] is 134217728, times page stride 16 its pages"
-            " leave int32 (-2147483648 to 2147483647)");
+            " must not leave int32 (-2147483648 to 2147483647)");
   EXPECT_EQ(one_row({0}, {195225786}, 1, 11).refusal(),  // first page 2^31 - 2
             "sparse_block_table: block_table[0][0] is 195225786, times page stride 11 its pages"
-            " leave int32 (-2147483648 to 2147483647)");
+            " must not leave int32 (-2147483648 to 2147483647)");
   EXPECT_EQ(one_row({0}, {-(1 << 27) - 1}, 1, 16).refusal(),
             "sparse_block_table: block_table[0][0] is -134217729, times page stride 16 its pages"
-            " leave int32 (-2147483648 to 2147483647)");
+            " must not leave int32 (-2147483648 to 2147483647)");
   EXPECT_EQ(one_row({0}, {3}, 1, std::numeric_limits<std::int64_t>::max()).refusal(),
             "sparse_block_table: block_table[0][0] is 3, times page stride 9223372036854775807 its"
-            " pages leave int32 (-2147483648 to 2147483647)");
+            " pages must not leave int32 (-2147483648 to 2147483647)");
 }
 
 TEST(SparseBlockTable, UnmappedBlocksAreMultipliedLikeOthers) {
@@ -214,7 +214,8 @@ TEST(SparseBlockTable, IdsThatAreNotValidAreNeverLookedUp) {
 
 TEST(SparseBlockTable, AValidIdWithoutAColumnIsRefused) {
   EXPECT_EQ(one_row({0, 2}, {7, 8}, 257).refusal(),
-            "sparse_block_table: topk_idx of row 0 holds block 2, block_table has 2 columns");
+            "sparse_block_table: topk_idx of row 0 holds block 2, must be below 2, the columns of "
+            "block_table");
 }
 
 TEST(SparseBlockTable, BlockAndPageSizesAreParameters) {
@@ -307,9 +308,13 @@ TEST(SparseBlockTable, PrefillRefusesItsArguments) {
   EXPECT_EQ(good.refusal(), "");
   Prefill bad = good;
   bad.query_req_id = ints({2}, {0, 2});
-  EXPECT_EQ(bad.refusal(), "sparse_block_table: query_req_id[1] is 2, block_table has 2 rows");
+  EXPECT_EQ(bad.refusal(),
+            "sparse_block_table: query_req_id[1] is 2, must be 0 or more and below 2, the rows of "
+            "block_table");
   bad.query_req_id = ints({2}, {-1, 0});
-  EXPECT_EQ(bad.refusal(), "sparse_block_table: query_req_id[0] is -1, block_table has 2 rows");
+  EXPECT_EQ(bad.refusal(),
+            "sparse_block_table: query_req_id[0] is -1, must be 0 or more and below 2, the rows of "
+            "block_table");
   bad.query_req_id = ints({1}, {0});
   EXPECT_EQ(bad.refusal(), "sparse_block_table: query_req_id has 1 in dimension 0, must have 2");
   bad = good;
@@ -346,7 +351,8 @@ TEST(SparseBlockTable, WritesNothingIfAnyRowIsRefused) {
                       .seq_lens = ints({2}, {5, 200})};  // row 1 selects a column that is not there
   Table table = empty_table({{2, 8}, {2}});
   EXPECT_EQ(refusal_of([&] { sparse_block_table_decode(decode.input(), output_of(table)); }),
-            "sparse_block_table: topk_idx of row 1 holds block 1, block_table has 1 columns");
+            "sparse_block_table: topk_idx of row 1 holds block 1, must be below 1, the columns of "
+            "block_table");
   EXPECT_EQ(values(table.pages), repeated(kPoison32, 16));
   EXPECT_EQ(values(table.contexts), repeated(kPoison32, 2));
 }
