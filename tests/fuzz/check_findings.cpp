@@ -37,16 +37,24 @@ bool has_any(std::string_view text, const Words& words) {
 }
 
 /// `STAGE: SUBJECT is ...`: sizes and counts that no input or scalar holds as such.
-const std::regex kSubject(
-    R"(^([a-z0-9_.]+( \([a-z0-9_]+\))?: )+[A-Za-z0-9_.]+(\[[-0-9, ]+\])*( [a-z0-9]+){0,4} (is|has|are|holds|must|leaves|needs) )");
+bool has_subject(std::string_view text) {
+  static const std::regex subject(
+      R"(^([a-z0-9_.]+( \([a-z0-9_]+\))?: )+[A-Za-z0-9_.]+(\[[-0-9, ]+\])*( [a-z0-9]+){0,4} (is|has|are|holds|must|leaves|needs) )");
+  return std::regex_search(text.begin(), text.end(), subject);
+}
+
 /// `X is 5, y has 3`: the limit is what the other one has.
-const std::regex kOther(R"([0-9]( [a-z]+)?, [A-Za-z0-9_. ]+ (has|have|holds|is|are) ([0-9]|no ))");
+bool has_other(std::string_view text) {
+  static const std::regex other(
+      R"([0-9]( [a-z]+)?, [A-Za-z0-9_. ]+ (has|have|holds|is|are) ([0-9]|no ))");
+  return std::regex_search(text.begin(), text.end(), other);
+}
 
 bool names_argument(std::string_view text, const CaseMutant& mutant) {
   constexpr std::string_view kPlaces[] = {"attribute '", "dataset '", "input '", "parameter '",
                                           "stage is '"};
   if (has_any(text, kPlaces)) return true;
-  if (std::regex_search(text.begin(), text.end(), kSubject)) return true;
+  if (has_subject(text)) return true;
   for (const std::string& name : mutant.names)
     if (has_word(text, name)) return true;
   for (const ContractField& field : contract_fields())
@@ -65,7 +73,7 @@ bool names_limit(std::string_view text) {
       "needs",   "below",     "above",   "beyond",   "more than",  "less than",  "between",
       "unknown", "not known", "only",    "expected", "cannot",     "no such",    "not listed",
       "is none", "no known",  "twice",   "does not", "is empty",   "is not a"};
-  return has_any(text, kWords) || std::regex_search(text.begin(), text.end(), kOther);
+  return has_any(text, kWords) || has_other(text);
 }
 
 /// What a refusal does not say, in words; empty if it says all.

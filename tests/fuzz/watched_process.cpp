@@ -34,6 +34,7 @@ constexpr std::size_t kMostOutput = 64 << 10;
   setenv("OMP_NUM_THREADS", "1", 1);
   const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const int null = open("/dev/null", O_RDONLY);
+  if (file < 0 || null < 0) _exit(126);
   dup2(null, STDIN_FILENO);
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
@@ -62,12 +63,13 @@ Usage usage_of_group(pid_t group) {
     std::getline(file, line);  // gone in between: empty
     const std::size_t behind_name = line.rfind(')');
     if (behind_name == line.npos) continue;
-    std::istringstream fields(line.substr(behind_name + 2));
-    std::vector<std::string> field{std::istream_iterator<std::string>(fields), {}};
-    if (field.size() < 22 || std::atoi(field[2].c_str()) != group) continue;
-    for (std::size_t time = 11; time <= 14; ++time)  // user, system, and both of its children
-      usage.cpu_seconds += std::atof(field[time].c_str()) / ticks;
-    usage.bytes += std::strtoull(field[21].c_str(), nullptr, 10) * page;
+    std::istringstream fields(line.substr(behind_name + 3));  // and behind the state
+    std::vector<std::int64_t> field;
+    for (std::int64_t number = 0; field.size() < 21 && fields >> number;) field.push_back(number);
+    if (field.size() < 21 || field[1] != group) continue;
+    for (std::size_t time = 10; time <= 13; ++time)  // user, system, and both of its children
+      usage.cpu_seconds += static_cast<double>(field[time]) / ticks;
+    usage.bytes += static_cast<std::size_t>(field[20]) * page;
   }
   return usage;
 }
