@@ -53,7 +53,7 @@ MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std
   std::int32_t copied = width < expanded_width ? width : expanded_width;
   if (MONOREF_FAULT(expand_wide_row_spills, "T08",
                     "a table wider than the original's buffer is copied whole, into the next row",
-                    .stages = {"indexer_metadata_build"}))
+                    .stages = {"decode_expand"}))
     copied = width;
   if (MONOREF_FAULT(expand_last_column_dropped, "T08", "last table column not copied")) copied -= 1;
   copy_row(from, to, copied, column_of_grid(), columns_of_grid());
