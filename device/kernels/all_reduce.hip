@@ -303,6 +303,10 @@ MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE std::int32_t reduce_rows(const Exchange&
 /// Whether all vectors of the launch begin on multiples of 16 bytes.
 MONOREF_DEVICE bool is_wide(const Exchange& x) {
   bool wide = true;
+  if (MONOREF_FAULT(
+          reduce_wide_by_stride_only, "own",
+          "where partials and sums begin is not looked at before they are moved by 16 bytes"))
+    return wide;
   for (std::int32_t rank = 0; rank < x.ranks; ++rank)
     wide = wide && aligned16(x.peers.partial[rank]) && aligned16(x.peers.sum[rank]);
   return wide;

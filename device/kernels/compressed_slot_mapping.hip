@@ -92,6 +92,11 @@ MONOREF_KERNEL(1024, monoref_compressed_slot_mapping)(
     std::int32_t storage_block_size, std::int32_t compress_ratio, std::int32_t world,
     std::int32_t rank, std::int32_t interleave) {
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
+  const std::int64_t first_column =
+      MONOREF_FAULT(slots_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   for (std::int64_t request = blockIdx.x; request <= requests; request += gridDim.x) {
     const bool padding = request == requests;
     if (padding && MONOREF_FAULT(slots_stale_padding, "T26", "slots of padding tokens not written"))
@@ -111,7 +116,7 @@ MONOREF_KERNEL(1024, monoref_compressed_slot_mapping)(
     if (MONOREF_FAULT(slots_prefix_ignored, "T14",
                       "positions counted from the first token of the step"))
       position = -start;
-    for (std::int64_t token = begin + column_of_grid(); token < end; token += columns_of_grid())
+    for (std::int64_t token = begin + first_column; token < end; token += columns_of_grid())
       slot_mapping[token] = padding ? kNothingStored
                                     : slot_of_position(position + token, table_row, width,
                                                        storage_block_size, sharing);

@@ -50,17 +50,22 @@ MONOREF_DEVICE std::int32_t entries_of_token(std::int32_t seq_len, std::int32_t 
 /// have are 0.
 MONOREF_DEVICE void expand_row(const std::int32_t* from, std::int32_t width, std::int32_t* to,
                                std::int32_t expanded_width) {
+  const std::int64_t first_column =
+      MONOREF_FAULT(expand_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   std::int32_t copied = width < expanded_width ? width : expanded_width;
   if (MONOREF_FAULT(expand_wide_row_spills, "T08",
                     "a table wider than the original's buffer is copied whole, into the next row",
                     .stages = {"decode_expand"}))
     copied = width;
   if (MONOREF_FAULT(expand_last_column_dropped, "T08", "last table column not copied")) copied -= 1;
-  copy_row(from, to, copied, column_of_grid(), columns_of_grid());
+  copy_row(from, to, copied, first_column, columns_of_grid());
   if (MONOREF_FAULT(expand_extra_columns_stale, "T08",
                     "columns behind the source width not zeroed"))
     return;
-  fill_row(to + copied, expanded_width - copied, 0, column_of_grid(), columns_of_grid());
+  fill_row(to + copied, expanded_width - copied, 0, first_column, columns_of_grid());
 }
 
 }  // namespace

@@ -444,7 +444,11 @@ MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void attend(const Attention& a, const Pa
 /// All partitions of this block.
 MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void attend_all(const Attention& a, std::int64_t rows,
                                                         const Workspace& work) {
-  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+  const std::int64_t row_step = MONOREF_FAULT(attention_grid_y_runs_once, "own",
+                                              "the blocks of the grid take one row each and stop")
+                                    ? rows
+                                    : gridDim.y;
+  for (std::int64_t row = blockIdx.y; row < rows; row += row_step) {
     for (auto head = static_cast<std::int32_t>(blockIdx.z); head < a.shape.heads;
          head += static_cast<std::int32_t>(gridDim.z)) {
       for (auto number = static_cast<std::int32_t>(blockIdx.x); number < a.partitions;

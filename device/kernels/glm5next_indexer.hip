@@ -208,13 +208,18 @@ MONOREF_KERNEL(1024, monoref_fill_causal_indices)(const std::int64_t* positions,
                                             "rows taken to be as far apart as they are wide")
                                   ? width
                                   : row_stride;
+  const std::int64_t first_column =
+      MONOREF_FAULT(causal_fill_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const std::int64_t position = positions[row];
     std::int64_t keys = position < 0 ? 0 : position + 1;
     if (MONOREF_FAULT(causal_fill_own_key_missing, "own", "a row without the token itself"))
       keys = position;
     std::int32_t* to = topk_indices + row * stride;
-    for (std::int64_t i = column_of_grid(); i < width; i += columns_of_grid()) {
+    for (std::int64_t i = first_column; i < width; i += columns_of_grid()) {
       if (i >= keys &&
           MONOREF_FAULT(causal_fill_stale_tail, "D04", "columns behind the position not written"))
         continue;
@@ -245,9 +250,14 @@ MONOREF_KERNEL(1024, monoref_expand_pools)(const std::int32_t* pool_ids,
       MONOREF_FAULT(pools_row_stride_ignored, "T05", "rows of pools read as if dense")
           ? selected
           : pool_row_stride;
+  const std::int64_t first_column =
+      MONOREF_FAULT(pools_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     std::int32_t* to = token_ids + row * token_row_stride;
-    for (std::int64_t i = column_of_grid(); i < tail + pool_size - 1; i += columns_of_grid()) {
+    for (std::int64_t i = first_column; i < tail + pool_size - 1; i += columns_of_grid()) {
       const auto column = static_cast<std::int32_t>(i);
       to[i] = column < tail ? token_of_pool(pool_ids + row * from_stride, pool_id_stride, column,
                                             pool_size, selected)

@@ -430,7 +430,12 @@ MONOREF_DEVICE MONOREF_BLOCK_COLLECTIVE void score_requests(const Scoring& s, co
                                                             const Workspace& work) {
   const std::int64_t requests = rows / s.tables.q_len;
   const std::int32_t all = s.tables.q_len * s.heads;
-  for (std::int64_t request = blockIdx.y; request < requests; request += gridDim.y) {
+  const std::int64_t request_step =
+      MONOREF_FAULT(score_grid_y_runs_once, "own",
+                    "the blocks of the grid take one request each and stop")
+          ? requests
+          : gridDim.y;
+  for (std::int64_t request = blockIdx.y; request < requests; request += request_step) {
     const ScoredBlocks blocks = scored_blocks(s, request);
     if (blocks.first >= blocks.end) continue;
     for (auto first = static_cast<std::int32_t>(blockIdx.z) * kMaxColumns; first < all;

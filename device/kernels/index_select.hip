@@ -512,13 +512,17 @@ MONOREF_KERNEL(1024, monoref_index_select)(
       {topk_idx, topk_row_stride, topk_head_stride, page_table, page_row_stride, page_head_stride,
        context_lens, context_row_stride, context_head_stride, page_stride}};
   const Selecting& a = kept_in_shared(kept, given);
+  const std::int64_t head_step = MONOREF_FAULT(select_grid_y_runs_once, "own",
+                                               "the blocks of the grid take one head each and stop")
+                                     ? heads
+                                     : gridDim.y;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(context_of_row(a.tables, row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
     if (MONOREF_FAULT(select_empty_row_unwritten, "S26", "a row without tokens is not written") &&
         a.tables.length_of(row) < 1)
       continue;
-    for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+    for (std::int64_t head = blockIdx.y; head < heads; head += head_step) {
       const std::int32_t count = select_winners(
           a.rules, blocks, scores_of(scores, score_row_stride, score_head_stride, row, head), work);
       rank_winners(a.rules, count, work);
@@ -555,10 +559,11 @@ MONOREF_KERNEL(1024, monoref_index_candidates)(
   if (!legal_rules(rules) || q_len < 1 || world < 1 || rank < 0 || rank >= world) return;
   const Workspace work{keys, histogram, found, winners, winner_count, nullptr, nullptr};
   const StepTables tables{nullptr, 0, seq_lens, seq_lens_stride, 0, q_len, tables_of};
+  const std::int64_t head_step = MONOREF_FAULT_AT(select_grid_y_runs_once) ? heads : gridDim.y;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(context_of_row(tables, row), world, rank);
     if (blocks.blocks > kMaxBlocks) continue;
-    for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+    for (std::int64_t head = blockIdx.y; head < heads; head += head_step) {
       const std::int32_t count = select_winners(
           rules, blocks, scores_of(scores, score_row_stride, score_head_stride, row, head), work);
       std::int64_t* to = candidates + row * candidate_row_stride + head * candidate_head_stride;
@@ -609,11 +614,12 @@ MONOREF_KERNEL(1024, monoref_index_merge)(
       {topk_idx, topk_row_stride, topk_head_stride, page_table, page_row_stride, page_head_stride,
        context_lens, context_row_stride, context_head_stride, page_stride}};
   const Selecting& a = kept_in_shared(kept, given);
+  const std::int64_t head_step = MONOREF_FAULT_AT(select_grid_y_runs_once) ? heads : gridDim.y;
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const RowBlocks blocks = blocks_of_row(a.tables.context_of(row), 1, 0);
     if (blocks.blocks > kMaxBlocks || blocks.blocks > a.tables.width) continue;
     if (MONOREF_FAULT_AT(select_empty_row_unwritten) && a.tables.length_of(row) < 1) continue;
-    for (std::int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+    for (std::int64_t head = blockIdx.y; head < heads; head += head_step) {
       const std::int64_t* from =
           candidates + row * candidate_row_stride + head * candidate_head_stride;
       const std::int32_t count =

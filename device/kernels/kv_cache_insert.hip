@@ -149,7 +149,12 @@ MONOREF_DEVICE void insert_keys(const KvInsert<typename Convert::Element>& in,
   if (MONOREF_FAULT(kv_key_into_value_pages, "P16", "keys written to the pages of V"))
     cache = in.v_cache + in.shape.v_view_start();
   const std::int32_t items = vectors * in.shape.heads * kTileTokens;
-  for (std::int64_t i = column_of_grid(); i < items; i += columns_of_grid()) {
+  const std::int64_t first_column =
+      MONOREF_FAULT(kv_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
+  for (std::int64_t i = first_column; i < items; i += columns_of_grid()) {
     const auto item = static_cast<std::int32_t>(i);
     const std::int64_t row = tile * kTileTokens + item % kTileTokens;
     const std::int64_t slot = row < in.rows ? in.slots.of(row) : -1;
@@ -171,7 +176,9 @@ MONOREF_DEVICE void insert_values(const KvInsert<typename Convert::Element>& in,
                                   const Convert& convert, std::int64_t tile) {
   auto* cache = in.v_cache + in.shape.v_view_start();
   const std::int32_t items = in.shape.heads * in.shape.head_dim * kTileTokens;
-  for (std::int64_t i = column_of_grid(); i < items; i += columns_of_grid()) {
+  const std::int64_t first_column =
+      MONOREF_FAULT_AT(kv_grid_y_ignored) ? std::int64_t{threadIdx.x} : column_of_grid();
+  for (std::int64_t i = first_column; i < items; i += columns_of_grid()) {
     const auto item = static_cast<std::int32_t>(i);
     const std::int64_t row = tile * kTileTokens + item / kTileDims % kTileTokens;
     const std::int64_t slot = row < in.rows ? in.slots.of(row) : -1;
@@ -191,7 +198,11 @@ MONOREF_DEVICE void insert_values(const KvInsert<typename Convert::Element>& in,
 template <class Convert>
 MONOREF_DEVICE void insert(const KvInsert<typename Convert::Element>& in, const Convert& convert) {
   if (in.shape.head_dim % kTileDims != 0) return;
-  for (std::int64_t tile = blockIdx.x; tile < tiles_of(in.rows); tile += gridDim.x) {
+  const std::int64_t tile_step = MONOREF_FAULT(kv_grid_x_runs_once, "own",
+                                               "the blocks of the grid take one tile each and stop")
+                                     ? tiles_of(in.rows)
+                                     : gridDim.x;
+  for (std::int64_t tile = blockIdx.x; tile < tiles_of(in.rows); tile += tile_step) {
     insert_keys(in, convert, tile);
     insert_values(in, convert, tile);
   }

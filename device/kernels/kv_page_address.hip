@@ -71,17 +71,26 @@ MONOREF_KERNEL(1024, monoref_kv_page_address)(const std::int64_t* slots, std::in
   // Two offsets fill 16 bytes. Rows of an odd number of elements start on 8 every other time.
   const bool paired = elements % 2 == 0 && aligned16(k_offsets) && aligned16(v_offsets);
   const std::int32_t units = paired ? elements / 2 : 0;
-  for (std::int64_t n = blockIdx.x; n < count; n += gridDim.x) {
+  const std::int64_t first_column =
+      MONOREF_FAULT(address_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
+  const std::int64_t slot_step = MONOREF_FAULT(address_grid_x_runs_once, "own",
+                                               "the blocks of the grid take one slot each and stop")
+                                     ? count
+                                     : gridDim.x;
+  for (std::int64_t n = blockIdx.x; n < count; n += slot_step) {
     const std::int64_t slot = slots[n * slot_stride];
     const std::int64_t at = n * elements;
-    for (std::int64_t i = column_of_grid(); i < units; i += columns_of_grid()) {
+    for (std::int64_t i = first_column; i < units; i += columns_of_grid()) {
       const auto element = static_cast<std::int32_t>(2 * i);
       const ElementAddress first = address_of(shape, slot, element);
       const ElementAddress second = address_of(shape, slot, element + 1);
       store_pair(k_offsets + at + 2 * i, first.k, second.k);
       store_pair(v_offsets + at + 2 * i, first.v, second.v);
     }
-    for (std::int64_t i = 2 * units + column_of_grid(); i < elements; i += columns_of_grid()) {
+    for (std::int64_t i = 2 * units + first_column; i < elements; i += columns_of_grid()) {
       const ElementAddress address = address_of(shape, slot, static_cast<std::int32_t>(i));
       k_offsets[at + i] = address.k;
       v_offsets[at + i] = address.v;

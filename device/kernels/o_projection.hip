@@ -310,7 +310,11 @@ MONOREF_KERNEL(128, monoref_o_projection)(const std::uint8_t* x8, std::int64_t x
   const Projection& p = kept_in_shared(kept, given);
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t tile_tokens = std::int64_t{groups} * kGroupTokens;
-  for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
+  const std::int64_t tile_step =
+      MONOREF_FAULT(o_grid_x_runs_once, "own", "the blocks of the grid take one tile each and stop")
+          ? rows / kTileRows
+          : gridDim.x;
+  for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += tile_step) {
     for (std::int64_t first = blockIdx.y * tile_tokens; first < tokens;
          first += gridDim.y * tile_tokens) {
       const std::int64_t left = tokens - first;

@@ -51,13 +51,18 @@ MONOREF_DEVICE std::int64_t rebased_slot(std::int64_t slot, std::int32_t sides) 
 /// Rebases columns [0, width) of one row, shared among threads as in `copy_row`.
 MONOREF_DEVICE void rebase_row(const std::int32_t* from, std::int32_t* to, std::int32_t width,
                                std::uint32_t sides) {
+  const std::int64_t first_column =
+      MONOREF_FAULT(rebase_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   const std::int32_t units = aligned16(from) && aligned16(to) ? width / 4 : 0;
-  for (std::int64_t i = column_of_grid(); i < units; i += columns_of_grid()) {
+  for (std::int64_t i = first_column; i < units; i += columns_of_grid()) {
     simt::Vec16 blocks = simt::load16(from + i * 4);
     for (std::uint32_t& block : blocks.word) block = rebased_block(block, sides);
     simt::store16(to + i * 4, blocks);
   }
-  for (std::int64_t i = units * 4 + column_of_grid(); i < width; i += columns_of_grid())
+  for (std::int64_t i = units * 4 + first_column; i < width; i += columns_of_grid())
     to[i] = static_cast<std::int32_t>(rebased_block(static_cast<std::uint32_t>(from[i]), sides));
 }
 
@@ -87,7 +92,11 @@ MONOREF_KERNEL(1024,
   const std::int32_t columns =
       MONOREF_FAULT(rebase_last_column_dropped, "T08", "last table column not written") ? width - 1
                                                                                         : width;
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x)
+  const std::int64_t row_step = MONOREF_FAULT(rebase_grid_x_runs_once, "own",
+                                              "the blocks of the grid take one row each and stop")
+                                    ? rows
+                                    : gridDim.x;
+  for (std::int64_t row = blockIdx.x; row < rows; row += row_step)
     rebase_row(block_table + row * from_stride, rebased + row * to_stride, columns, sides);
 }
 MONOREF_REGISTER(monoref_page16_rebase_table);

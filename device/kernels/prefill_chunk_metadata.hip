@@ -73,7 +73,10 @@ MONOREF_KERNEL(1024, monoref_prefill_cu_seq_lens)(const std::int32_t* seq_lens,
     __syncthreads();
     std::uint32_t offset = before;
     for (int wave = 0; wave < waves; ++wave) {
-      if (wave < simt::wave()) offset += wave_sums[wave];
+      const bool is_before =
+          wave < simt::wave() && !MONOREF_FAULT(chunk_sums_of_waves_not_joined, "own",
+                                                "a wave sums its own requests only");
+      if (is_before) offset += wave_sums[wave];
       before += wave_sums[wave];
     }
     if (MONOREF_FAULT(chunk_sum_of_pass_lost, "own",
@@ -108,6 +111,11 @@ MONOREF_KERNEL(1024, monoref_prefill_chunk_metadata)(
     std::int64_t slice_start, std::int64_t slice_stop, std::int32_t compress_ratio,
     std::int32_t world, std::int32_t rank, std::int32_t interleave) {
   const CacheSharing sharing{compress_ratio, world, rank, interleave};
+  const std::int64_t first_column =
+      MONOREF_FAULT(chunk_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   for (std::int64_t request = blockIdx.x; request < requests; request += gridDim.x) {
     const std::int64_t chunk_start =
         MONOREF_FAULT(chunk_queries_not_rebased, "own",
@@ -125,8 +133,7 @@ MONOREF_KERNEL(1024, monoref_prefill_chunk_metadata)(
     if (MONOREF_FAULT(chunk_positions_of_slice, "own",
                       "positions counted from the end of the slice"))
       position = seq_lens[request] - queries.end;
-    for (std::int64_t q = queries.begin + column_of_grid(); q < queries.end;
-         q += columns_of_grid()) {
+    for (std::int64_t q = queries.begin + first_column; q < queries.end; q += columns_of_grid()) {
       const std::int64_t at = MONOREF_FAULT(chunk_slice_start_kept, "own",
                                             "rows of the slice written where the whole chunk's are")
                                   ? q
@@ -144,11 +151,10 @@ MONOREF_KERNEL(1024, monoref_prefill_chunk_metadata)(
         MONOREF_FAULT(chunk_request_off_by_one, "own", "keys named after the next request")
             ? request + 1
             : request);
-    fill_row(token_to_seq + own.begin, own.end - own.begin, name, column_of_grid(),
-             columns_of_grid());
+    fill_row(token_to_seq + own.begin, own.end - own.begin, name, first_column, columns_of_grid());
     if (request + 1 < requests) continue;
     const std::int64_t rest = own.end > own.begin ? own.end : own.begin;
-    fill_row(token_to_seq + rest, entries - rest, 0, column_of_grid(), columns_of_grid());
+    fill_row(token_to_seq + rest, entries - rest, 0, first_column, columns_of_grid());
   }
 }
 MONOREF_REGISTER(monoref_prefill_chunk_metadata);

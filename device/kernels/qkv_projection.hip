@@ -69,6 +69,9 @@ struct Projection {
 
   /// Whether 16 codes of a token can be loaded at once.
   MONOREF_MEMBER bool tokens_are_aligned() const {
+    if (MONOREF_FAULT(qkv_wide_by_stride_only, "own",
+                      "where the tokens begin is not looked at before they are loaded by 16 bytes"))
+      return x8_row_stride % 16 == 0;
     return aligned16(x8) && x8_row_stride % 16 == 0;
   }
   MONOREF_MEMBER std::int32_t chunks() const { return hidden / kChunk; }
@@ -474,7 +477,11 @@ MONOREF_KERNEL(128, monoref_qkv_projection)(const std::uint8_t* x8, std::int64_t
                          e4m3_format(encoding, kOverflowNan)};
   const Projection& p = kept_in_shared(kept, given);
   const int row = static_cast<int>(threadIdx.x) % kTileRows;
-  for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += gridDim.x) {
+  const std::int64_t tile_step = MONOREF_FAULT(qkv_grid_x_runs_once, "own",
+                                               "the blocks of the grid take one tile each and stop")
+                                     ? rows / kTileRows
+                                     : gridDim.x;
+  for (std::int64_t tile = blockIdx.x; tile < rows / kTileRows; tile += tile_step) {
     for (std::int64_t first = std::int64_t{blockIdx.y} * kTileTokens; first < tokens;
          first += std::int64_t{gridDim.y} * kTileTokens) {
       const std::int64_t left = tokens - first;

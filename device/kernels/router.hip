@@ -182,6 +182,10 @@ struct Gate {
 
   /// Whether all vectors of eight elements begin on multiples of 16 bytes.
   MONOREF_MEMBER bool is_wide() const {
+    if (MONOREF_FAULT(
+            router_wide_by_stride_only, "own",
+            "where rows and weights begin is not looked at before they are loaded by 16 bytes"))
+      return xn_row_stride % kVector == 0 && weights_row_stride * sizeof(Weight) % 16 == 0;
     return aligned16(xn) && aligned16(weights) && xn_row_stride % kVector == 0 &&
            weights_row_stride * sizeof(Weight) % 16 == 0;
   }

@@ -285,7 +285,12 @@ MONOREF_KERNEL(1024, monoref_sparse_block_table_decode)(
   const RowBuffers buffers{topk_idx,     topk_row_stride,   topk_id_stride,
                            sparse_table, sparse_row_stride, context_lens};
   const TableShape shape{topk, width, page_stride};
-  for (std::int64_t row = wave_of_grid(); row < total_q; row += waves_of_grid()) {
+  const std::int64_t row_step =
+      MONOREF_FAULT(sparse_table_grid_x_runs_once, "own",
+                    "the blocks of the grid take one row a wave each and stop")
+          ? total_q
+          : waves_of_grid();
+  for (std::int64_t row = wave_of_grid(); row < total_q; row += row_step) {
     std::int64_t request = row / q_len;
     const std::int64_t query = row - request * q_len;
     if (MONOREF_FAULT(sparse_table_request_modulo, "T03",
@@ -320,7 +325,9 @@ MONOREF_KERNEL(1024, monoref_sparse_block_table_prefill)(
   const RowBuffers buffers{topk_idx,     topk_row_stride,   topk_id_stride,
                            sparse_table, sparse_row_stride, context_lens};
   const TableShape shape{topk, width, page_stride};
-  for (std::int64_t row = wave_of_grid(); row < total_q; row += waves_of_grid()) {
+  const std::int64_t row_step =
+      MONOREF_FAULT_AT(sparse_table_grid_x_runs_once) ? total_q : waves_of_grid();
+  for (std::int64_t row = wave_of_grid(); row < total_q; row += row_step) {
     const std::int64_t id_stride = MONOREF_FAULT(sparse_table_req_id_stride_ignored, "T05",
                                                  "request ids read as if contiguous")
                                        ? 1

@@ -72,7 +72,11 @@ MONOREF_KERNEL(1024, monoref_token_rows)(const std::int32_t* block_table,
   const std::int64_t table_end = rows / q_len * q_len;
   const std::int64_t length_end = length_rows / q_len * q_len;
   const std::int64_t end = table_end > length_end ? table_end : length_end;
-  const std::int64_t column = column_of_grid();
+  const std::int64_t column =
+      MONOREF_FAULT(token_rows_grid_y_ignored, "own",
+                    "columns of the blocks behind the first in y are not made")
+          ? std::int64_t{threadIdx.x}
+          : column_of_grid();
   const std::int64_t from_stride =
       MONOREF_FAULT(token_rows_source_stride_ignored, "T08",
                     "source rows taken to be as far apart as they are wide")
@@ -89,7 +93,11 @@ MONOREF_KERNEL(1024, monoref_token_rows)(const std::int32_t* block_table,
   if (MONOREF_FAULT(token_rows_partial_unit_dropped, "own",
                     "columns behind the last whole 16-byte unit not copied"))
     copied = width / 4 * 4;
-  for (std::int64_t row = blockIdx.x; row < end; row += gridDim.x) {
+  const std::int64_t row_step = MONOREF_FAULT(token_rows_grid_x_runs_once, "own",
+                                              "the blocks of the grid take one row each and stop")
+                                    ? end
+                                    : gridDim.x;
+  for (std::int64_t row = blockIdx.x; row < end; row += row_step) {
     const TokenOfRequest of = token_of_row(row, end, q_len);
     if (MONOREF_FAULT(token_rows_first_token_only, "T11",
                       "only the first token of each request written") &&
