@@ -9,11 +9,13 @@
 #include "device/kernels/peer_buffers.hpp"
 #include "device/launch/all_reduce.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/step_rows.hpp"
 #include "reference/formats/convert.hpp"
+#include "reference/rules/stage_checks.hpp"
 
 namespace monoref {
 namespace {
@@ -241,29 +243,6 @@ std::optional<std::string> ranks_agree(const Case& item, const Outputs& out, con
   return std::nullopt;
 }
 
-std::optional<std::string> forms_agree(const Case& item, const Outputs& out,
-                                       const Evaluate& evaluate) {
-  if (!is_complete(item)) return std::nullopt;
-  Case other = item;
-  const AllReduceInput input = input_of(item);
-  const std::int64_t rows = input.partials.dim(1);
-  const bool owner = reduces_by_owner(rows, input.owner_from);
-  for (NamedScalar& scalar : other.scalars)
-    if (scalar.name == "owner_from")
-      scalar.value = owner ? rows + 1 : std::max<std::int64_t>(rows, 1);
-  // The phase that was not used may hold anything; it must be behind the tag now.
-  Tensor flags = item.input("flags");
-  for (std::int64_t mailbox = 0; mailbox < flags.dim(1); ++mailbox)
-    for (std::int64_t sender = 0; sender < flags.dim(2); ++sender)
-      for (std::int64_t channel = 0; channel < flags.dim(3); ++channel)
-        flags.view<std::int32_t, 4>()(1, mailbox, sender, channel) =
-            input.flags(0, mailbox, sender, channel);
-  replace_input(other, "flags", std::move(flags));
-  if (!same_bits(out, evaluate(other), "sum"))
-    return fmt::format("the {} form gives other sums", owner ? "direct" : "owner");
-  return std::nullopt;
-}
-
 /// Zeros beside one rank's partial sums leave them as they are, -0 and NaN apart.
 std::optional<std::string> a_rank_alone_is_the_sum(const Case& item, const Outputs&,
                                                    const Evaluate& evaluate) {
@@ -290,30 +269,25 @@ std::optional<std::string> a_rank_alone_is_the_sum(const Case& item, const Outpu
   return std::nullopt;
 }
 
-/// In rank order no element knows its place: the rows of all ranks reversed give reversed sums.
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  if (item.contract.all_reduce_order == AllReduceOrder::kRotated || !is_complete(item))
-    return std::nullopt;
-  Case other = item;
-  const auto partials = item.input("partials").view<std::uint16_t, 3>();
-  Tensor reversed(DType::kBFloat16, item.input("partials").layout());
-  auto moved = reversed.view<std::uint16_t, 3>();
-  const std::int64_t rows = partials.dim(1);
-  for (std::int64_t rank = 0; rank < partials.dim(0); ++rank)
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t i = 0; i < partials.dim(2); ++i)
-        moved(rank, rows - 1 - row, i) = partials(rank, row, i);
-  replace_input(other, "partials", std::move(reversed));
-  const Outputs outs = evaluate(other);
-  const auto before = output(out, "sum").view<std::uint16_t, 3>();
-  const auto after = output(outs, "sum").view<std::uint16_t, 3>();
-  for (std::int64_t rank = 0; rank < before.dim(0); ++rank)
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t i = 0; i < before.dim(2); ++i)
-        if (before(rank, row, i) != after(rank, rows - 1 - row, i))
-          return fmt::format("row {} of rank {} changes when the rows are reversed", row, rank);
-  return std::nullopt;
+/// The other form of a complete reduction. The phase that was not used may hold anything; it must
+/// be behind the tag now.
+std::optional<Case> in_other_form(const Case& item) {
+  if (!is_complete(item)) return std::nullopt;
+  const AllReduceInput input = input_of(item);
+  const std::int64_t rows = input.partials.dim(1);
+  const bool owner = reduces_by_owner(rows, input.owner_from);
+  auto other =
+      laws::with_scalar("owner_from", owner ? rows + 1 : std::max<std::int64_t>(rows, 1))(item);
+  Tensor flags = item.input("flags");
+  const std::int64_t phase = flags.layout().elements() / kReducePhases;
+  auto* const words = reinterpret_cast<std::int32_t*>(flags.base());
+  std::copy_n(words, phase, words + phase);
+  replace_input(*other, "flags", std::move(flags));
+  return other;
+}
+
+bool is_complete_and_in_rank_order(const Case& item) {
+  return is_complete(item) && item.contract.all_reduce_order != AllReduceOrder::kRotated;
 }
 
 }  // namespace
@@ -357,11 +331,14 @@ Stage all_reduce_stage() {
   stage.shares = shares;
   stage.properties = {
       {"rank_agreement", "all ranks have the same bits", ranks_agree},
-      {"form_agreement", "the owner form and the direct form give the same bits", forms_agree},
+      laws::unchanged("form_agreement", "the owner form and the direct form give the same bits",
+                      {in_other_form}, {.outputs = {"sum"}}),
       {"single_rank", "zeros beside one rank's partial sums change nothing",
        a_rank_alone_is_the_sum},
-      {"row_independence", "in rank order, rows in another order are the same rows",
-       rows_are_independent},
+      laws::permute({.inputs = {{"partials", 1}},
+                     .outputs = {{"sum", 1}},
+                     .applies = is_complete_and_in_rank_order,
+                     .statement = "in rank order, rows in another order are the same rows"}),
   };
   return stage;
 }

@@ -5,10 +5,10 @@
 
 #include "device/launch/auxiliary_state.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 
 namespace monoref {
 namespace {
@@ -120,7 +120,7 @@ Stage auxiliary_state_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"hidden", "residual"}),
+      laws::permute("row", {"hidden", "residual"}),
       {"copy", "without a residual the state is hidden, bit for bit", without_residual_a_copy},
   };
   stage.golden_bytes = 1 << 16;

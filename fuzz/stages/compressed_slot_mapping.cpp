@@ -8,6 +8,7 @@
 #include <set>
 
 #include "device/launch/compressed_slot_mapping.hpp"
+#include "fuzz/laws/adds_up.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -300,7 +301,7 @@ Stage compressed_slot_mapping_stage() {
       {"injectivity", "different tokens have different slots", slots_differ},
       {"lengths_count_slots", "a compressed length is the number of keys the sequence stores",
        lengths_count_slots},
-      {"no_ratio", "ratios 0 and 1 are the same (T12)", zero_and_one_are_no_ratio},
+      laws::no_ratio(),
   };
   return stage;
 }

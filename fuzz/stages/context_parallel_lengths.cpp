@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device/launch/decode_expand.hpp"
+#include "fuzz/laws/adds_up.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -66,11 +67,6 @@ void launch(const Case& item, const Launcher& launcher) {
       .sharing = cache_sharing(1, context_parallel_of(item))});
 }
 
-std::optional<std::string> shares_add_up(const Case& item, const Outputs&,
-                                         const Evaluate& evaluate) {
-  return ranks_add_up(item, "local_seq_lens", evaluate);
-}
-
 /// A token more is one key more on one rank, and none on the others.
 std::optional<std::string> shares_grow_by_owner(const Case& item, const Outputs& out,
                                                 const Evaluate& evaluate) {
@@ -111,7 +107,7 @@ Stage context_parallel_lengths_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"partition", "the ranks' shares add up to the length (T19)", shares_add_up},
+      laws::adds_up({"local_seq_lens"}, "the ranks' shares add up to the length (T19)"),
       {"growth", "a token more is at most one key more", shares_grow_by_owner},
   };
   return stage;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "device/launch/decode_expand.hpp"
+#include "fuzz/laws/adds_up.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -306,11 +307,6 @@ std::optional<std::string> padding_changes_nothing(const Case& item, const Outpu
   return std::nullopt;
 }
 
-std::optional<std::string> shares_add_up(const Case& item, const Outputs&,
-                                         const Evaluate& evaluate) {
-  return ranks_add_up(item, "decode_seq_lens", evaluate);
-}
-
 std::optional<std::string> lengths_are_legal(const Case& item, const Outputs& out,
                                              const Evaluate&) {
   if (item.contract.decode_lengths == LengthRule::kAsSeed) return std::nullopt;
@@ -382,9 +378,9 @@ Stage decode_expand_stage() {
       {"row_alone", "a flattened request has the same rows alone (T03)", requests_can_be_alone},
       {"padding_invariance", "padding requests and tokens change no live row (T26)",
        padding_changes_nothing},
-      {"partition", "the ranks' lengths add up to the global ones for every row (T19)",
-       shares_add_up},
-      {"no_ratio", "ratios 0 and 1 are the same (T12)", zero_and_one_are_no_ratio},
+      laws::adds_up({"decode_seq_lens"},
+                    "the ranks' lengths add up to the global ones for every row (T19)"),
+      laws::no_ratio(),
       {"index_validity", "clamped lengths are neither negative nor beyond the model's limit",
        lengths_are_legal},
   };

@@ -366,73 +366,34 @@ ExpertWeights expert_weights_of(const Case& item, const std::string& weight,
           item.find_input("shared_" + scale)};
 }
 
-std::optional<Case> with_other_unrouted_experts(const Case& item, const std::string& weight,
-                                                const std::string& scale) {
-  const std::int64_t experts = item.input(weight).dim(0);
-  const std::vector<std::int32_t> routed = experts_in(item.input("topk_ids"), experts);
-  Case other = item;
-  bool changed = false;
-  for (NamedTensor& input : other.inputs) {
-    if (input.name != weight && input.name != scale) continue;
-    const std::int64_t run = input.tensor.layout().elements() / std::max<std::int64_t>(experts, 1);
-    for (const Extent& extent : input.tensor.layout().extents)
-      // Experts of which the run holds all.
-      for (std::int64_t id = (extent.offset + run - 1) / run;
-           (id + 1) * run <= extent.offset + extent.count; ++id) {
-        if (std::find(routed.begin(), routed.end(), id) != routed.end()) continue;
-        for (std::byte& byte : input.tensor.bytes({id * run, run})) byte ^= std::byte{0xC7};
-        changed = true;
-      }
-  }
-  return changed ? std::optional(std::move(other)) : std::nullopt;
+std::vector<laws::Ignored> unrouted_experts(std::string_view weight, std::string_view scale) {
+  const auto unrouted = [weight](const Case& item) {
+    const std::int64_t experts = item.input(std::string(weight)).dim(0);
+    std::vector<bool> names_nobody(static_cast<std::size_t>(experts), true);
+    for (const std::int32_t id : experts_in(item.input("topk_ids"), experts))
+      names_nobody[static_cast<std::size_t>(id)] = false;
+    return names_nobody;
+  };
+  return {{weight,
+           [unrouted](const Case& item) -> laws::Region {
+             return [which = unrouted(item)](laws::Index at) {
+               return which[static_cast<std::size_t>(at[0])];
+             };
+           }},
+          {scale, [unrouted, weight](const Case& item) -> laws::Region {
+             return [which = unrouted(item), rows = item.input(std::string(weight)).dim(1)](
+                        laws::Index at) { return which[static_cast<std::size_t>(at[0] / rows)]; };
+           }}};
 }
 
-std::optional<Case> with_other_garbage_ids(const Case& item, const ExpertWeights& weights) {
-  Tensor ids = item.input("topk_ids");
-  auto view = ids.view<std::int32_t, 2>();
-  bool changed = false;
-  for (std::int64_t row = 0; row < view.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < view.dim(1); ++slot) {
-      if (weights.is_expert(view(row, slot))) continue;
-      view(row, slot) = view(row, slot) < 0 ? 1 << 29 : -7;
-      changed = true;
-    }
-  if (!changed) return std::nullopt;
-  Case other = item;
-  replace_input(other, "topk_ids", std::move(ids));
-  return other;
-}
-
-Case with_one_row(const Case& item, std::initializer_list<std::string_view> inputs,
-                  std::int64_t row) {
-  Case other = item;
-  for (NamedTensor& input : other.inputs)
-    if (std::find(inputs.begin(), inputs.end(), input.name) != inputs.end())
-      input.tensor = take_rows(input.tensor, {row});
-  return other;
-}
-
-std::optional<Tensor> with_moved_scales(const Tensor& scale, int by, int low, int high) {
-  Tensor moved = scale;
-  for (const Extent& extent : moved.layout().extents)
-    for (std::byte& byte : moved.bytes(extent)) {
-      const int code = std::to_integer<int>(byte);
-      if (code == kE8M0Nan) continue;  // padding, and what no move changes
-      if (code < low || code > high || code + by < low || code + by > high) return std::nullopt;
-      byte = static_cast<std::byte>(code + by);
-    }
-  return moved;
-}
-
-std::optional<std::int64_t> first_not_doubled(const Tensor& once, const Tensor& twice) {
-  const auto* before = reinterpret_cast<const std::uint16_t*>(once.base());
-  const auto* after = reinterpret_cast<const std::uint16_t*>(twice.base());
-  for (std::int64_t i = 0; i < once.layout().elements(); ++i) {
-    const int exponent = before[i] >> 7 & 0xFF;
-    if (exponent == 0 || exponent >= 0xFE) continue;
-    if (after[i] != before[i] + 0x80) return i;
-  }
-  return std::nullopt;
+std::vector<laws::Ignored> garbage_ids(std::string_view weight, std::string_view scale) {
+  return {{"topk_ids", [=](const Case& item) -> laws::Region {
+             const auto ids = item.input("topk_ids").view<std::int32_t, 2>();
+             const ExpertWeights weights =
+                 expert_weights_of(item, std::string(weight), std::string(scale));
+             return
+                 [ids, weights](laws::Index at) { return !weights.is_expert(ids(at[0], at[1])); };
+           }}};
 }
 
 }  // namespace monoref

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "fuzz/laws/ignores.hpp"
 #include "fuzz/params.hpp"
 #include "fuzz/random.hpp"
 #include "fuzz/stage.hpp"
@@ -55,22 +56,8 @@ void add_expert_inputs(Stage& stage, std::string_view weight, std::string_view s
 ExpertWeights expert_weights_of(const Case& item, const std::string& weight,
                                 const std::string& scale);
 
-/// A variant with other contents in all stored experts that no row is routed to; nothing where
-/// there are none.
-std::optional<Case> with_other_unrouted_experts(const Case& item, const std::string& weight,
-                                                const std::string& scale);
-/// A variant with other garbage in the slots that name no expert; nothing where there are none.
-std::optional<Case> with_other_garbage_ids(const Case& item, const ExpertWeights& weights);
-/// A variant with one row alone.
-Case with_one_row(const Case& item, std::initializer_list<std::string_view> inputs,
-                  std::int64_t row);
-
-/// Adds to every scale byte of a tensor that is no padding; nothing if one of them would leave
-/// `low` .. `high`. Weights are those of a [rows, k] stack in shuffle_scale order.
-std::optional<Tensor> with_moved_scales(const Tensor& scale, int by, int low, int high);
-
-/// Whether every element of `twice` is twice that of `once`, where neither comes near the ends of
-/// BF16; else the place of the first that is not.
-std::optional<std::int64_t> first_not_doubled(const Tensor& once, const Tensor& twice);
+/// Laws' regions: all stored experts that no row is routed to, and slots that name no expert.
+std::vector<laws::Ignored> unrouted_experts(std::string_view weight, std::string_view scale);
+std::vector<laws::Ignored> garbage_ids(std::string_view weight, std::string_view scale);
 
 }  // namespace monoref

@@ -4,14 +4,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "device/launch/expert_down.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/expert_content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/step_rows.hpp"
 #include "reference/rules/stage_checks.hpp"
 
 namespace monoref {
@@ -139,142 +143,74 @@ void launch(const Case& item, const Launcher& launcher) {
       .scaling = static_cast<float>(input.scaling)});
 }
 
-/// In the wide form the list of experts is the step's, whatever the order of its rows.
-std::optional<std::string> rows_may_be_reordered(const Case& item, const Outputs& out,
-                                                 const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("mid8").dim(0);
-  const Outputs other =
-      evaluate(with_reversed_rows(item, {"mid8", "mid_scale", "topk_ids", "topk_weights"}));
-  for (std::int64_t row = 0; row < rows; ++row)
-    if (!same_row(output(out, "partial"), row, output(other, "partial"), rows - 1 - row))
-      return fmt::format("row {} changes when the rows are reversed", row);
-  return std::nullopt;
+void define(const Case& item, Outputs& out) {
+  expert_down(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
 }
 
-std::optional<std::string> a_narrow_row_alone_is_the_same(const Case& item, const Outputs& out,
-                                                          const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("mid8").dim(0);
-  if (rows < 2 || is_wide(item)) return std::nullopt;
-  const Outputs alone =
-      evaluate(with_one_row(item, {"mid8", "mid_scale", "topk_ids", "topk_weights"}, rows / 2));
-  if (!same_row(output(out, "partial"), rows / 2, output(alone, "partial"), 0))
-    return fmt::format("row {} changes when it is alone", rows / 2);
-  return std::nullopt;
+std::int64_t work(const Case& item) {
+  return item.input("mid8").layout().elements() * item.input("w2").dim(1);
 }
 
-/// Exchanges two slots of every row of a tensor [rows, slots] or [rows, slots, width].
-Tensor with_exchanged_slots(const Tensor& tensor, std::int64_t a, std::int64_t b) {
-  Tensor made(tensor.type(), Layout::dense(tensor.dims()));
-  const std::int64_t slots = tensor.dim(1);
-  std::vector<std::int64_t> order;
-  for (std::int64_t slot = 0; slot < slots; ++slot)
-    order.push_back(slot == a ? b : slot == b ? a : slot);
-  const std::int64_t width = tensor.rank() == 3 ? tensor.dim(2) : 1;
-  const auto size = static_cast<std::int64_t>(tensor.element_size());
-  const std::int64_t slot_stride = tensor.layout().strides[1];
-  for (std::int64_t row = 0; row < tensor.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < slots; ++slot)
-      std::copy_n(tensor.base() + (row * tensor.layout().strides[0] +
-                                   order[static_cast<std::size_t>(slot)] * slot_stride) *
-                                      size,
-                  width * size, made.base() + (row * slots + slot) * width * size);
-  return made;
+bool is_narrow(const Case& item) {
+  return !is_wide(item);
 }
 
-/// The wide form adds by expert: which slot names it does not matter.
-std::optional<std::string> wide_slots_may_be_exchanged(const Case& item, const Outputs& out,
-                                                       const Evaluate& evaluate) {
+/// The first and the last routed slot in each other's place.
+laws::Parts exchanged_slots(const Case& item) {
+  laws::Parts order(static_cast<std::size_t>(item.input("topk_ids").dim(1)));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  const std::size_t routed =
+      order.size() - (expert_weights_of(item, "w2", "s2").has_shared() ? 1 : 0);
+  if (routed < 2) return {};
+  std::swap(order[0], order[routed - 1]);
+  return order;
+}
+
+/// The routed experts of a case weigh nothing; nothing where no shared expert is left.
+std::optional<Case> without_routed_weights(const Case& item) {
   const ExpertWeights weights = expert_weights_of(item, "w2", "s2");
-  const std::int64_t slots = item.input("topk_ids").dim(1);
-  const std::int64_t last_routed = slots - (weights.has_shared() ? 2 : 1);
-  if (!is_wide(item) || last_routed < 1) return std::nullopt;
+  if (!weights.has_shared()) return std::nullopt;
   Case other = item;
-  for (NamedTensor& input : other.inputs)
-    for (const char* name : {"mid8", "mid_scale", "topk_ids", "topk_weights"})
-      if (input.name == name) input.tensor = with_exchanged_slots(input.tensor, 0, last_routed);
-  if (!same_bits(out, evaluate(other), "partial"))
-    return fmt::format("the result changes when slots 0 and {} are exchanged", last_routed);
-  return std::nullopt;
-}
-
-std::optional<std::string> unrouted_experts_do_not_matter(const Case& item, const Outputs& out,
-                                                          const Evaluate& evaluate) {
-  const auto other = with_other_unrouted_experts(item, "w2", "s2");
-  if (other && !same_bits(out, evaluate(*other), "partial"))
-    return "the result depends on an expert that no row is routed to";
-  return std::nullopt;
-}
-
-std::optional<std::string> garbage_ids_do_not_matter(const Case& item, const Outputs& out,
-                                                     const Evaluate& evaluate) {
-  const auto other = with_other_garbage_ids(item, expert_weights_of(item, "w2", "s2"));
-  if (other && !same_bits(out, evaluate(*other), "partial"))
-    return "the result depends on what an id is that names no expert";
-  return std::nullopt;
-}
-
-/// Whether scales and route weights keep every operation far from the ends of binary32.
-bool is_ordinary(const Case& item) {
-  for (const char* name : {"mid_scale", "s2", "shared_s2"}) {
-    const Tensor* scale = item.find_input(name);
-    if (scale != nullptr && !with_moved_scales(*scale, 1, 90, 165)) return false;
-  }
-  const auto route = item.input("topk_weights").view<float, 2>();
-  for (std::int64_t row = 0; row < route.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < route.dim(1); ++slot)
-      if (const float weight = std::fabs(route(row, slot));
-          weight != 0 && !(weight >= 0x1p-10f && weight <= 0x1p10f))
-        return false;
-  return true;
-}
-
-/// Twice every route weight, or twice every scale of mid, is twice the result.
-std::optional<std::string> parts_are_linear(const Case& item, const Outputs& out,
-                                            const Evaluate& evaluate) {
-  if (!is_ordinary(item)) return std::nullopt;
-  Case heavier = item;
   Tensor route = item.input("topk_weights");
-  for (std::int64_t row = 0; row < route.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < route.dim(1); ++slot) route.view<float, 2>()(row, slot) *= 2;
-  replace_input(heavier, "topk_weights", std::move(route));
-  Case louder = item;
-  replace_input(louder, "mid_scale", *with_moved_scales(item.input("mid_scale"), 1, 90, 165));
-  for (const auto& [what, other] : {std::pair{"route weights", &heavier}, {"mid", &louder}})
-    if (const auto at =
-            first_not_doubled(output(out, "partial"), output(evaluate(*other), "partial")))
-      return fmt::format("element {} is not doubled with the {}", *at, what);
-  return std::nullopt;
-}
-
-/// Without routed weights (bug case M14) it does not matter what the routed experts were given, as
-/// long as it is finite.
-std::optional<std::string> the_shared_expert_stands_alone(const Case& item, const Outputs&,
-                                                          const Evaluate& evaluate) {
-  const ExpertWeights weights = expert_weights_of(item, "w2", "s2");
-  if (!weights.has_shared() || !is_ordinary(item)) return std::nullopt;
-  Case unweighted = item;
-  Tensor route = item.input("topk_weights");
-  Tensor silent = item.input("mid8");
   const auto ids = item.input("topk_ids").view<std::int32_t, 2>();
   for (std::int64_t row = 0; row < ids.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < ids.dim(1); ++slot) {
-      if (ids(row, slot) == weights.n_routed) continue;
-      route.view<float, 2>()(row, slot) = 0;
-      for (std::int64_t k = 0; k < silent.dim(2); ++k)
-        silent.view<std::uint8_t, 3>()(row, slot, k) = 0;
-    }
-  replace_input(unweighted, "topk_weights", std::move(route));
-  Case alone = unweighted;
-  replace_input(alone, "mid8", std::move(silent));
-  const Outputs some = evaluate(unweighted);
-  const Outputs none = evaluate(alone);
-  const auto before = output(some, "partial").view<std::uint16_t, 2>();
-  const auto after = output(none, "partial").view<std::uint16_t, 2>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row)
-    for (std::int64_t i = 0; i < before.dim(1); ++i)
-      if (before(row, i) != after(row, i) && (before(row, i) & 0x7F80) != 0x7F80)
-        return fmt::format("row {}, element {} has a part of a routed expert at weight 0", row, i);
-  return std::nullopt;
+    for (std::int64_t slot = 0; slot < ids.dim(1); ++slot)
+      if (ids(row, slot) != weights.n_routed) route.view<float, 2>()(row, slot) = 0;
+  replace_input(other, "topk_weights", std::move(route));
+  return other;
+}
+
+/// The same, and what routed experts were given is zero.
+std::optional<Case> without_routed_rows(const Case& item) {
+  const std::int64_t n_routed = item.integer("n_routed");
+  const auto ids = item.input("topk_ids").view<std::int32_t, 2>();
+  Case other = item;
+  Tensor silent = item.input("mid8");
+  auto mid = silent.view<std::uint8_t, 3>();
+  for (std::int64_t row = 0; row < mid.dim(0); ++row)
+    for (std::int64_t slot = 0; slot < mid.dim(1); ++slot)
+      for (std::int64_t k = 0; ids(row, slot) != n_routed && k < mid.dim(2); ++k)
+        mid(row, slot, k) = 0;
+  replace_input(other, "mid8", std::move(silent));
+  return other;
+}
+
+/// Elements that are finite: Inf times a weight of 0 is NaN.
+laws::OutputRegion finite_elements(const Case&, const Outputs& out) {
+  const auto partial = output(out, "partial").view<std::uint16_t, 2>();
+  return
+      [=](std::string_view, laws::Index at) { return (partial(at[0], at[1]) & 0x7F80) != 0x7F80; };
+}
+
+/// What keeps every operation far from the ends of binary32.
+std::vector<laws::Factor> ordinary(std::string_view multiplied) {
+  std::vector<laws::Factor> factors{{"topk_weights", 0, -10, 11},
+                                    {"mid_scale", 0, -37, 38},
+                                    {"s2", 0, -37, 38},
+                                    {"shared_s2", 0, -37, 38}};
+  for (laws::Factor& factor : factors)
+    if (factor.name == multiplied) factor.power = 1;
+  return factors;
 }
 
 }  // namespace
@@ -316,16 +252,28 @@ Stage expert_down_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      {"row_order", "rows in another order are the same rows", rows_may_be_reordered},
-      {"row_alone", "in the narrow form a row alone is the row of the batch",
-       a_narrow_row_alone_is_the_same},
-      {"slot_order", "in the wide form slots in another order are the same sum",
-       wide_slots_may_be_exchanged},
-      {"poison_invariance", "experts without rows do not matter", unrouted_experts_do_not_matter},
-      {"garbage_ids", "ids that name no expert do not matter", garbage_ids_do_not_matter},
-      {"linearity", "twice the route weights, or twice mid, is twice the result", parts_are_linear},
-      {"shared_alone", "without routed weights the shared expert stands alone",
-       the_shared_expert_stands_alone},
+      laws::permute("row", {"mid8", "mid_scale", "topk_ids", "topk_weights"}),
+      laws::alone({.inputs = {{"mid8"}, {"mid_scale"}, {"topk_ids"}, {"topk_weights"}},
+                   .applies = is_narrow,
+                   .statement = "in the narrow form a row alone is the same as among others"}),
+      laws::permute(
+          {.part = "slot",
+           .inputs = {{"mid8", 1}, {"mid_scale", 1}, {"topk_ids", 1}, {"topk_weights", 1}},
+           .order = exchanged_slots,
+           .applies = is_wide,
+           .outputs_follow = false,
+           .statement = "in the wide form slots in another order are the same sum"}),
+      laws::definition({outputs, define, work}),
+      laws::ignores("poison_invariance", "experts without rows do not matter",
+                    unrouted_experts("w2", "s2")),
+      laws::ignores("garbage_ids", "ids that name no expert do not matter",
+                    garbage_ids("w2", "s2")),
+      laws::scale({.inputs = ordinary("topk_weights"), .outputs = {{"partial"}}}),
+      laws::scale({.inputs = ordinary("mid_scale"), .outputs = {{"partial"}}}),
+      laws::of_variant(
+          without_routed_weights,
+          laws::unchanged("shared_alone", "without routed weights the shared expert stands alone",
+                          {without_routed_rows}, {.compared = finite_elements})),
   };
   return stage;
 }

@@ -6,12 +6,14 @@
 
 #include "device/launch/expert_up_gate.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/expert_content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
-#include "fuzz/stages/step_rows.hpp"
 
 namespace monoref {
 namespace {
@@ -133,71 +135,13 @@ void launch(const Case& item, const Launcher& launcher) {
       .beta = static_cast<float>(input.beta)});
 }
 
-std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,
-                                                   const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("x8").dim(0);
-  if (rows < 2) return std::nullopt;
-  const Outputs alone = evaluate(with_one_row(item, {"x8", "x_scale", "topk_ids"}, rows / 2));
-  if (!same_row(output(out, "mid"), rows / 2, output(alone, "mid"), 0))
-    return fmt::format("row {} changes when it is alone", rows / 2);
-  return std::nullopt;
+void define(const Case& item, Outputs& out) {
+  expert_up_gate(input_of(item), {out[0].tensor.view<std::uint16_t, 3>()});
 }
 
-std::optional<std::string> slots_are_independent(const Case& item, const Outputs& out,
-                                                 const Evaluate& evaluate) {
-  const Tensor& ids = item.input("topk_ids");
-  const std::int64_t slots = ids.dim(1);
-  Tensor turned = ids;
-  for (std::int64_t row = 0; row < ids.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < slots; ++slot)
-      turned.view<std::int32_t, 2>()(row, slot) =
-          ids.view<std::int32_t, 2>()(row, slots - 1 - slot);
-  Case other = item;
-  replace_input(other, "topk_ids", std::move(turned));
-  const Outputs outcome = evaluate(other);
-  const auto before = output(out, "mid").view<std::uint16_t, 3>();
-  const auto after = output(outcome, "mid").view<std::uint16_t, 3>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < slots; ++slot)
-      for (std::int64_t i = 0; i < before.dim(2); ++i)
-        if (before(row, slot, i) != after(row, slots - 1 - slot, i))
-          return fmt::format("row {}, slot {}, element {} changes when the slots are reversed", row,
-                             slot, i);
-  return std::nullopt;
-}
-
-/// Experts without rows are not read, or at least do not matter.
-std::optional<std::string> unrouted_experts_do_not_matter(const Case& item, const Outputs& out,
-                                                          const Evaluate& evaluate) {
-  const auto other = with_other_unrouted_experts(item, "w13", "s13");
-  if (other && !same_bits(out, evaluate(*other), "mid"))
-    return "mid depends on an expert that no row is routed to";
-  return std::nullopt;
-}
-
-std::optional<std::string> garbage_ids_do_not_matter(const Case& item, const Outputs& out,
-                                                     const Evaluate& evaluate) {
-  const auto other = with_other_garbage_ids(item, expert_weights_of(item, "w13", "s13"));
-  if (other && !same_bits(out, evaluate(*other), "mid"))
-    return "mid depends on what an id is that names no expert";
-  return std::nullopt;
-}
-
-/// Twice the activations times half the weights are the same products, where neither leaves the
-/// range of binary32.
-std::optional<std::string> binades_may_be_exchanged(const Case& item, const Outputs& out,
-                                                    const Evaluate& evaluate) {
-  Case other = item;
-  for (NamedTensor& input : other.inputs) {
-    const bool activation = input.name == "x_scale";
-    if (!activation && input.name != "s13" && input.name != "shared_s13") continue;
-    auto moved = with_moved_scales(input.tensor, activation ? 1 : -1, 2, 240);
-    if (!moved) return std::nullopt;
-    input.tensor = std::move(*moved);
-  }
-  if (!same_bits(out, evaluate(other), "mid"))
-    return "mid changes when a power of two moves from the weights to the activations";
-  return std::nullopt;
+std::int64_t work(const Case& item) {
+  return item.input("topk_ids").layout().elements() * item.input("x8").dim(1) *
+         item.input("w13").dim(1);
 }
 
 }  // namespace
@@ -236,12 +180,18 @@ Stage expert_up_gate_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"x8", "x_scale", "topk_ids"}),
-      {"row_alone", "a row alone is the row of the batch", a_row_alone_is_the_same},
-      {"slot_independence", "slots in another order are the same slots", slots_are_independent},
-      {"poison_invariance", "experts without rows do not matter", unrouted_experts_do_not_matter},
-      {"garbage_ids", "ids that name no expert do not matter", garbage_ids_do_not_matter},
-      {"binade_exchange", "a power of two may move between the operands", binades_may_be_exchanged},
+      laws::permute("row", {"x8", "x_scale", "topk_ids"}),
+      laws::alone("row", {"x8", "x_scale", "topk_ids"}),
+      laws::permute({.part = "slot", .inputs = {{"topk_ids", 1}}, .outputs = {{"mid", 1}}}),
+      laws::definition({outputs, define, work}),
+      laws::ignores("poison_invariance", "experts without rows do not matter",
+                    unrouted_experts("w13", "s13")),
+      laws::ignores("garbage_ids", "ids that name no expert do not matter",
+                    garbage_ids("w13", "s13")),
+      laws::scale({.inputs = {{"x_scale", 1, -125, 113},
+                              {"s13", -1, -125, 113},
+                              {"shared_s13", -1, -125, 113}},
+                   .outputs = {}}),
   };
   return stage;
 }

@@ -8,10 +8,11 @@
 
 #include "device/launch/final_norm.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/stages/residual_norm_quant.hpp"
 
@@ -121,17 +122,6 @@ void launch(const Case& item, const Launcher& launcher) {
                                 .eps = static_cast<float>(input.eps)});
 }
 
-/// Addition commutes.
-std::optional<std::string> residual_and_row_may_change_places(const Case& item, const Outputs& out,
-                                                              const Evaluate& evaluate) {
-  Case other = item;
-  replace_input(other, "ar", item.input("res"));
-  replace_input(other, "res", item.input("ar"));
-  if (output(out, "out").image() != output(evaluate(other), "out").image())
-    return "another result when row and residual change places";
-  return std::nullopt;
-}
-
 }  // namespace
 
 Stage final_norm_stage() {
@@ -162,8 +152,9 @@ Stage final_norm_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"ar", "res"}),
-      {"symmetry", "row and residual may change places", residual_and_row_may_change_places},
+      laws::permute("row", {"ar", "res"}),
+      laws::unchanged("symmetry", "row and residual may change places",
+                      {laws::exchanged("ar", "res")}),
   };
   stage.golden_bytes = 1 << 16;
   return stage;

@@ -6,9 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
-
-#include "fuzz/stages/content.hpp"
 
 namespace monoref {
 namespace {
@@ -150,18 +147,6 @@ void replace_input(Case& item, std::string_view name, Tensor tensor) {
   const auto input = std::find_if(item.inputs.begin(), item.inputs.end(),
                                   [&](const NamedTensor& known) { return known.name == name; });
   if (input != item.inputs.end()) input->tensor = std::move(tensor);
-}
-
-Case with_reversed_rows(const Case& item, const std::vector<std::string_view>& inputs) {
-  Case other = item;
-  for (NamedTensor& input : other.inputs)
-    for (const std::string_view name : inputs) {
-      if (input.name != name) continue;
-      std::vector<std::int64_t> order(static_cast<std::size_t>(input.tensor.dim(0)));
-      std::iota(order.rbegin(), order.rend(), std::int64_t{0});
-      input.tensor = take_rows(input.tensor, order);
-    }
-  return other;
 }
 
 }  // namespace monoref

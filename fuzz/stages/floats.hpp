@@ -44,7 +44,4 @@ std::uint8_t draw_code(const FloatFormat& format, bool with_nan, CounterRandom& 
 /// Replaces an input of a case that is being built or varied.
 void replace_input(Case& item, std::string_view name, Tensor tensor);
 
-/// A variant of a case with rows of some inputs in reversed order (axis 0), each as a dense tensor.
-Case with_reversed_rows(const Case& item, const std::vector<std::string_view>& inputs);
-
 }  // namespace monoref

@@ -8,10 +8,13 @@
 
 #include "device/launch/fp8_attention_partition.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/kv_content.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/rules/fp8_rules.hpp"
 
@@ -407,75 +410,21 @@ std::optional<std::string> mass_is_one(const Case& item, const Outputs&, const E
   return std::nullopt;
 }
 
-/// Whether a scale, and products of a few of them, are far from the ends of binary32.
-bool is_moderate(double scale) {
-  return scale == 0 || (std::fabs(scale) >= 0x1p-30 && std::fabs(scale) <= 0x1p30);
-}
-
-bool has_moderate_scales(const Case& item) {
-  for (const char* name : {"k_scale", "v_scale"}) {
-    const auto scale = item.input(name).view<float, 1>();
-    for (std::int64_t head = 0; head < scale.dim(0); ++head)
-      if (!is_moderate(scale(head))) return false;
-  }
-  return is_moderate(item.real("sm_scale"));
-}
-
-Tensor multiplied(const Tensor& scale, float factor) {
-  Tensor product = scale;
-  for (std::int64_t i = 0; i < product.dim(0); ++i) product.view<float, 1>()(i) *= factor;
-  return product;
-}
-
-/// The scale of K is a factor of the scores alone, that of V of o alone (bug case F10): four times
-/// the one and twice the other are four times sm_scale and twice o, exactly, unless o leaves the
-/// normal numbers.
-std::optional<std::string> scales_apply_once(const Case& item, const Outputs&,
-                                             const Evaluate& evaluate) {
-  if (item.find_input("v_scale") == nullptr || !has_moderate_scales(item)) return std::nullopt;
-  Case by_scales = item;
-  replace_input(by_scales, "k_scale", multiplied(item.input("k_scale"), 4));
-  replace_input(by_scales, "v_scale", multiplied(item.input("v_scale"), 2));
-  Case by_sm = item;
-  for (NamedScalar& scalar : by_sm.scalars)
-    if (scalar.name == "sm_scale") scalar.value = 4 * item.real("sm_scale");
-  const Outputs scaled = evaluate(by_scales);
-  const Outputs expected = evaluate(by_sm);
-  for (const char* name : {"m", "l"})
-    if (!same_bits(scaled, expected, name))
-      return fmt::format("{} tells 4 times the scale of K from 4 times sm_scale, or sees that of V",
-                         name);
-  const Tensor& once = output(expected, "o");
-  for (std::int64_t i = 0; i < once.layout().elements(); ++i) {
-    const auto code = reinterpret_cast<const std::uint16_t*>(once.base())[i];
-    const auto got = reinterpret_cast<const std::uint16_t*>(output(scaled, "o").base())[i];
-    const int exponent = code >> 7 & 0xFF;
-    if (exponent > 0 && exponent < 254 && got != code + 0x80)
-      return fmt::format("element {} of o is {:04x}, and {:04x} at twice the scale of V", i, code,
-                         got);
-  }
-  return std::nullopt;
-}
-
-/// Table entries past the context: other words, the same bits. (Memory that no key owns is NaN in
-/// the case itself.)
-std::optional<std::string> unused_entries_do_not_matter(const Case& item, const Outputs& out,
-                                                        const Evaluate& evaluate) {
-  Case other = item;
+/// Table entries past the context. (Memory that no key owns is NaN in the case itself.)
+laws::Region unused_entries(const Case& item) {
   const auto contexts = item.input("sparse_context_lens").view<std::int32_t, 2>();
-  Tensor changed = item.input("sparse_block_table");
-  auto table = changed.view<std::int32_t, 3>();
-  for (std::int64_t row = 0; row < table.dim(0); ++row)
-    for (std::int64_t head = 0; head < table.dim(1); ++head)
-      for (std::int64_t page = 0; page < table.dim(2); ++page)
-        if (page * kPage >= contexts(row, head))
-          table(row, head, page) = 7 - table(row, head, page) % 5;
-  replace_input(other, "sparse_block_table", std::move(changed));
-  const Outputs outcome = evaluate(other);
-  for (const char* name : {"o", "m", "l"})
-    if (!same_bits(out, outcome, name))
-      return fmt::format("{} depends on table entries past the context", name);
-  return std::nullopt;
+  return [contexts](laws::Index at) { return at[2] * kPage >= contexts(at[0], at[1]); };
+}
+
+void define(const Case& item, Outputs& out) {
+  fp8_attention_partition(input_of(item),
+                          {out[0].tensor.view<std::uint16_t, 4>(), out[1].tensor.view<float, 3>(),
+                           out[2].tensor.view<float, 3>()});
+}
+
+/// A dot and a sum for every key that the table has room for.
+std::int64_t work(const Case& item) {
+  return 2 * item.input("q").layout().elements() * item.input("sparse_block_table").dim(2) * kPage;
 }
 
 }  // namespace
@@ -543,12 +492,14 @@ Stage fp8_attention_partition_stage() {
            contract.masked_score == MaskedScore::kFinite && contract.v_scale == VScale::kAtEnd;
   };
   stage.properties = {
-      row_independence({"q", "sparse_block_table", "sparse_context_lens"}),
+      laws::permute("row", {"q", "sparse_block_table", "sparse_context_lens"}),
       {"mass", "values of 1 at equal scores give 1, and l counts the keys", mass_is_one},
-      {"scale_sensitivity", "each scale changes the output in the predicted way, exactly once",
-       scales_apply_once},
-      {"poison_invariance", "table entries past the context change nothing",
-       unused_entries_do_not_matter},
+      // The scale of K is a factor of the scores alone, that of V of o alone (bug case F10).
+      laws::scale({.inputs = {{"k_scale", 2, -30, 30}, {"sm_scale", -2, -30, 30}}, .outputs = {}}),
+      laws::scale({.inputs = {{"v_scale", 1, -30, 30}}, .outputs = {{"o"}}}),
+      laws::definition({outputs, define, work}),
+      laws::ignores("poison_invariance", "table entries past the context change nothing",
+                    {{"sparse_block_table", unused_entries}}),
   };
   return stage;
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "device/launch/glm5next_indexer.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/glm5next_indexer.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "reference/rules/glm5next_expand_pools.hpp"
@@ -158,21 +159,6 @@ std::optional<std::string> tokens_are_unique(const Case& item, const Outputs& ou
   return std::nullopt;
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(item.input("pool_ids").dim(0)));
-  std::iota(order.rbegin(), order.rend(), std::int64_t{0});
-  Case reversed = item;
-  set_input(reversed, "pool_ids", take_rows(item.input("pool_ids"), order));
-  set_input(reversed, "seq_lens", take_rows(item.input("seq_lens"), order));
-  const Outputs other = evaluate(reversed);
-  for (std::size_t at = 0; at < order.size(); ++at)
-    if (!same_row(output(out, "token_ids"), order[at], output(other, "token_ids"),
-                  static_cast<std::int64_t>(at)))
-      return fmt::format("row {} changes when the rows are reversed", order[at]);
-  return std::nullopt;
-}
-
 }  // namespace
 
 StagePart glm5next_pools_part() {
@@ -184,7 +170,7 @@ StagePart glm5next_pools_part() {
       {{"inverse", "pools can be read back from their tokens, and the tail is the rest",
         expansion_can_be_undone},
        {"unique_tokens", "different pools and the tail have different tokens", tokens_are_unique},
-       {"row_independence", "rows in another order are the same rows", rows_are_independent}}};
+       laws::permute("row", {"pool_ids", "seq_lens"})}};
 }
 
 Case adopt_glm5next_pools(const RecordedCase& recorded) {

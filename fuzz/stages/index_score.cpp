@@ -8,6 +8,11 @@
 
 #include "device/launch/index_score.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
+#include "fuzz/laws/untouched.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
@@ -252,80 +257,37 @@ void launch(const Case& item, const Launcher& launcher) {
     launch_as<std::uint8_t>(item, launcher);
 }
 
-/// The requests of a case in reversed order.
-Case with_reversed_requests(const Case& item) {
-  const auto order = reversed_requests(item.input("seq_lens").dim(0), item.integer("q_len"));
-  Case other = item;
-  for (NamedTensor& input : other.inputs)
-    if (input.name == "index_q" || input.name == "block_table" || input.name == "seq_lens")
-      input.tensor = take_rows(input.tensor, order);
-  return other;
+std::int64_t query_rows(const Case& item) {
+  return item.integer("q_len");
 }
 
-std::optional<std::string> requests_are_independent(const Case& item, const Outputs& out,
-                                                    const Evaluate& evaluate) {
-  const IndexScoreInput input = input_of(item);
-  const std::int64_t q_len = item.integer("q_len");
-  const auto score = output(out, "score").view<float, 3>();
-  const Outputs other = evaluate(with_reversed_requests(item));
-  const auto reversed = output(other, "score").view<float, 3>();
-  const std::int64_t requests = score.dim(1) / q_len;
-  for (std::int64_t head = 0; head < score.dim(0); ++head)
-    for (std::int64_t row = 0; row < score.dim(1); ++row)
-      for (std::int64_t block = 0; block < score.dim(2); ++block) {
-        // What is not scored holds what it held before, row by row.
-        if (!is_scored(input, row, block)) continue;
-        const std::int64_t to = (requests - 1 - row / q_len) * q_len + row % q_len;
-        if (std::bit_cast<std::uint32_t>(score(head, row, block)) !=
-            std::bit_cast<std::uint32_t>(reversed(head, to, block)))
-          return fmt::format("row {} scores block {} otherwise when the requests are reversed", row,
-                             block);
-      }
-  return std::nullopt;
+laws::OutputRegion scored_of(const Case& item) {
+  return [input = input_of(item)](std::string_view, laws::Index at) {
+    return is_scored(input, at[1], at[2]);
+  };
 }
 
-/// Twice the scale is twice every score, exactly, unless it leaves the normal numbers; where scores
-/// are not scaled it changes none.
-std::optional<std::string> scores_are_linear_in_the_scale(const Case& item, const Outputs& out,
-                                                          const Evaluate& evaluate) {
-  const IndexScoreInput input = input_of(item);
-  // The scale itself must double exactly.
-  const double scale = std::fabs(item.real("sm_scale"));
-  if (!(scale >= 0x1p-100 && scale <= 0x1p100)) return std::nullopt;
-  const float factor = item.contract.index_scores == IndexScores::kEveryBlock ? 1.0f : 2.0f;
-  Case doubled = item;
-  for (NamedScalar& scalar : doubled.scalars)
-    if (scalar.name == "sm_scale") scalar.value = 2 * item.real("sm_scale");
-  const Outputs other = evaluate(doubled);
-  const auto once = output(out, "score").view<float, 3>();
-  const auto twice = output(other, "score").view<float, 3>();
-  for (std::int64_t head = 0; head < once.dim(0); ++head)
-    for (std::int64_t row = 0; row < once.dim(1); ++row)
-      for (std::int64_t block = 0; block < once.dim(2); ++block) {
-        const float score = once(head, row, block);
-        if (!is_scored(input, row, block) || !std::isnormal(score)) continue;
-        if (twice(head, row, block) != factor * score)
-          return fmt::format("row {} scores block {} as {}, as {} at twice the scale", row, block,
-                             score, twice(head, row, block));
-      }
-  return std::nullopt;
+/// What is not scored holds what it held before, row by row.
+laws::OutputRegion scored(const Case& item, const Outputs&) {
+  return scored_of(item);
+}
+
+bool scales_scores(const Case& item) {
+  return item.contract.index_scores != IndexScores::kEveryBlock;
 }
 
 /// Pinned blocks and blocks of short contexts: their table entries may hold anything.
-std::optional<std::string> unscored_blocks_are_not_read(const Case& item, const Outputs& out,
-                                                        const Evaluate& evaluate) {
-  const IndexScoreInput input = input_of(item);
-  Case poisoned = item;
-  for (NamedTensor& named : poisoned.inputs) {
-    if (named.name != "block_table") continue;
-    auto table = named.tensor.view<std::int32_t, 2>();
-    for (std::int64_t row = 0; row < table.dim(0); ++row)
-      for (std::int64_t block = 0; block < table.dim(1); ++block)
-        if (!is_scored(input, row, block)) table(row, block) = block % 2 == 0 ? -1 : INT32_MAX;
-  }
-  if (!same_bits(out, evaluate(poisoned), "score"))
-    return "a score depends on the table entry of a block that is not scored";
-  return std::nullopt;
+laws::Region unscored_entries(const Case& item) {
+  return [input = input_of(item)](laws::Index at) { return !is_scored(input, at[0], at[1]); };
+}
+
+void define(const Case& item, Outputs& out) {
+  index_score(input_of(item), {out[0].tensor.view<float, 3>()});
+}
+
+/// A dot for every key that the tables have room for.
+std::int64_t work(const Case& item) {
+  return item.input("index_q").layout().elements() * item.input("block_table").dim(1) * kBlock;
 }
 
 }  // namespace
@@ -388,12 +350,21 @@ Stage index_score_stage() {
            contract.empty_row == EmptyRow::kContext1;
   };
   stage.properties = {
-      {"request_independence", "requests in another order have the same scores",
-       requests_are_independent},
-      {"scale_linearity", "twice the scale is twice every score that is scaled",
-       scores_are_linear_in_the_scale},
-      {"poison_invariance", "blocks that are not scored are not looked up",
-       unscored_blocks_are_not_read},
+      laws::permute({.part = "request",
+                     .inputs = {{"index_q", 0, query_rows},
+                                {"block_table", 0, query_rows},
+                                {"seq_lens", 0, query_rows}},
+                     .outputs = {{"score", 1, query_rows}},
+                     .compared = scored}),
+      laws::scale({.inputs = {{"sm_scale", 1, -100, 100}},
+                   .outputs = {{"score"}},
+                   .applies = scales_scores,
+                   .compared = scored}),
+      laws::ignores("poison_invariance", "blocks that are not scored are not looked up",
+                    {{"block_table", unscored_entries}}),
+      laws::untouched("unscored_kept", "what is not scored holds what it held", {{"score"}},
+                      scored_of),
+      laws::definition({outputs, define, work}),
   };
   return stage;
 }

@@ -9,6 +9,8 @@
 
 #include "device/launch/index_select.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/step_rows.hpp"
@@ -284,20 +286,6 @@ void launch(const Case& item, const Launcher& launcher) {
                                               .pages = pages});
 }
 
-std::optional<std::string> ranks_do_not_matter(const Case& item, const Outputs& out,
-                                               const Evaluate& evaluate) {
-  for (const std::int64_t ranks : {1, 4, 7}) {
-    Case other = item;
-    for (NamedScalar& scalar : other.scalars)
-      if (scalar.name == "ranks") scalar.value = ranks;
-    const Outputs shared = evaluate(other);
-    for (const char* name : {"topk_idx", "sparse_block_table", "sparse_context_lens"})
-      if (!same_bits(out, shared, name))
-        return fmt::format("{} differs when {} ranks share the blocks", name, ranks);
-  }
-  return std::nullopt;
-}
-
 std::optional<std::string> ids_are_valid(const Case& item, const Outputs& out, const Evaluate&) {
   const IndexSelectInput input = input_of(item);
   const auto ids = output(out, "topk_idx").view<std::int32_t, 3>();
@@ -325,31 +313,8 @@ std::optional<std::string> ids_are_valid(const Case& item, const Outputs& out, c
   return std::nullopt;
 }
 
-std::optional<std::string> requests_are_independent(const Case& item, const Outputs& out,
-                                                    const Evaluate& evaluate) {
-  const Tensor& lens = item.input("seq_lens");
-  const auto order = reversed_requests(lens.dim(0), item.integer("q_len"));
-  const auto score = item.input("score").view<float, 3>();
-  Case other = item;
-  Tensor moved(DType::kFloat32, item.input("score").layout());
-  auto to = moved.view<float, 3>();
-  for (std::int64_t head = 0; head < score.dim(0); ++head)
-    for (std::size_t row = 0; row < order.size(); ++row)
-      for (std::int64_t block = 0; block < score.dim(2); ++block)
-        to(head, row, block) = score(head, order[row], block);
-  replace_input(other, "score", std::move(moved));
-  replace_input(other, "block_table", take_rows(item.input("block_table"), order));
-  replace_input(other, "seq_lens", take_rows(lens, order));
-  const Outputs reversed = evaluate(other);
-  const auto ids = output(out, "topk_idx").view<std::int32_t, 3>();
-  const auto other_ids = output(reversed, "topk_idx").view<std::int32_t, 3>();
-  for (std::int64_t head = 0; head < ids.dim(0); ++head)
-    for (std::size_t row = 0; row < order.size(); ++row)
-      for (std::int64_t rank = 0; rank < ids.dim(2); ++rank)
-        if (ids(head, order[row], rank) != other_ids(head, row, rank))
-          return fmt::format("row {} selects other blocks when the requests are reversed",
-                             order[row]);
-  return std::nullopt;
+std::int64_t query_rows(const Case& item) {
+  return item.integer("q_len");
 }
 
 }  // namespace
@@ -412,10 +377,18 @@ Stage index_select_stage() {
   stage.properties = {
       {"index_validity", "ids are in range and distinct, and the context counts their keys",
        ids_are_valid},
-      {"shard_invariance", "the selection is the same however many ranks share the blocks",
-       ranks_do_not_matter},
-      {"request_independence", "requests in another order select the same blocks",
-       requests_are_independent},
+      laws::unchanged(
+          "shard_invariance", "the selection is the same however many ranks share the blocks",
+          {laws::with_scalar("ranks", std::int64_t{1}), laws::with_scalar("ranks", std::int64_t{4}),
+           laws::with_scalar("ranks", std::int64_t{7})},
+          {.outputs = {"topk_idx", "sparse_block_table", "sparse_context_lens"}}),
+      laws::permute({.part = "request",
+                     .inputs = {{"seq_lens", 0, query_rows},
+                                {"block_table", 0, query_rows},
+                                {"score", 1, query_rows}},
+                     .outputs = {{"topk_idx", 1, query_rows},
+                                 {"sparse_block_table", 1, query_rows},
+                                 {"sparse_context_lens", 1, query_rows}}}),
   };
   return stage;
 }

@@ -181,39 +181,4 @@ std::int64_t number(const Outputs& outputs, std::string_view name) {
   return output(outputs, name).view<std::int64_t, 1>()(0);
 }
 
-std::optional<std::string> ranks_add_up(const Case& item, std::string_view name,
-                                        const Evaluate& evaluate) {
-  const std::int64_t world = item.integer("world");
-  Case other = item;
-  std::vector<std::int64_t> sums;
-  for (std::int64_t rank = 0; rank < world; ++rank) {
-    set_scalar(other, "rank", rank);
-    const auto share = numbers_of(output(evaluate(other), name));
-    sums.resize(share.size());
-    for (std::size_t i = 0; i < share.size(); ++i) sums[i] += share[i];
-  }
-  set_scalar(other, "world", std::int64_t{1});
-  set_scalar(other, "rank", std::int64_t{0});
-  const auto whole = numbers_of(output(evaluate(other), name));
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    if (sums[i] != whole[i])
-      return fmt::format("{}[{}] adds up to {} over {} ranks, one rank alone has {}", name, i,
-                         sums[i], world, whole[i]);
-  return std::nullopt;
-}
-
-std::optional<std::string> zero_and_one_are_no_ratio(const Case& item, const Outputs& outputs,
-                                                     const Evaluate& evaluate) {
-  const std::int64_t ratio = item.integer("compress_ratio");
-  if (ratio > 1) return std::nullopt;
-  Case other = item;
-  set_scalar(other, "compress_ratio", 1 - ratio);
-  const Outputs same = evaluate(other);
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].tensor.dims() != same[i].tensor.dims() ||
-        outputs[i].tensor.image() != same[i].tensor.image())
-      return fmt::format("{} differs between ratio {} and {}", outputs[i].name, ratio, 1 - ratio);
-  return std::nullopt;
-}
-
 }  // namespace monoref

@@ -93,12 +93,4 @@ void put_vector(Outputs& outputs, std::string_view name, const std::vector<T>& v
   writable(outputs, name).set_image(std::as_bytes(std::span(values)));
 }
 
-/// The first place where the sum over ranks of an int32 output is not what one rank alone has;
-/// nothing if it holds everywhere. The scalars are those of `cache_sharing_scalars`.
-std::optional<std::string> ranks_add_up(const Case& item, std::string_view name,
-                                        const Evaluate& evaluate);
-/// Ratio 0 and ratio 1 give the same outputs; nothing if so, or if the case compresses.
-std::optional<std::string> zero_and_one_are_no_ratio(const Case& item, const Outputs& outputs,
-                                                     const Evaluate& evaluate);
-
 }  // namespace monoref

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fuzz/laws/adds_up.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_metadata_case.hpp"
@@ -195,20 +196,15 @@ std::optional<std::string> chunks_are_valid(const Case& item, const Outputs& out
                                : std::nullopt;
 }
 
-std::optional<std::string> shares_add_up(const Case& item, const Outputs& out,
-                                         const Evaluate& evaluate) {
-  if (item.integer("use_dcp_local") == 0 || number(out, "num_decodes") == 0) return std::nullopt;
-  return ranks_add_up(item, "decode_seq_lens", evaluate);
+bool shares_decodes(const Case& item, const Outputs& out) {
+  return item.integer("use_dcp_local") != 0 && number(out, "num_decodes") > 0;
 }
 
 /// Where the original would divide by a ratio of 0, it has 1 only.
-std::optional<std::string> ratio_0_is_1(const Case& item, const Outputs& out,
-                                        const Evaluate& evaluate) {
+bool may_have_ratio_0(const Case& item, const Outputs& out) {
   const bool local = item.integer("use_dcp_local") != 0 && item.integer("world") > 1;
-  if (item.contract.decode_lengths == LengthRule::kAsSeed &&
-      (local || number(out, "num_prefills") > 0))
-    return std::nullopt;
-  return zero_and_one_are_no_ratio(item, out, evaluate);
+  return item.contract.decode_lengths != LengthRule::kAsSeed ||
+         (!local && number(out, "num_prefills") == 0);
 }
 
 }  // namespace
@@ -222,8 +218,9 @@ std::vector<Property> indexer_metadata_properties() {
       {"split", "every request and token belongs to one run, and decodes are short",
        batch_is_split_once},
       {"chunks", "chunks are disjoint, in order, and fit the workspace (T15)", chunks_are_valid},
-      {"partition", "the ranks' decode lengths add up to the global ones (T19)", shares_add_up},
-      {"no_ratio", "ratios 0 and 1 are the same (T12)", ratio_0_is_1},
+      laws::adds_up({"decode_seq_lens"},
+                    "the ranks' decode lengths add up to the global ones (T19)", shares_decodes),
+      laws::no_ratio(may_have_ratio_0),
   };
 }
 

@@ -11,6 +11,9 @@
 
 #include "device/launch/kv_cache_insert.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/scale.hpp"
+#include "fuzz/laws/untouched.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "reference/rules/fp8_rules.hpp"
@@ -414,79 +417,34 @@ std::optional<std::string> layouts_agree(const Case& item, const Outputs& out,
   return std::nullopt;
 }
 
-/// Bytes that no live slot owns keep their value; each element is told apart by taking its address
-/// to pieces, not by the formula that stores it.
-std::optional<std::string> only_named_slots_change(const Case& item, const Outputs& out,
-                                                   const Evaluate&) {
+/// Elements that a live slot owns; each is told apart by taking its address to pieces, not by the
+/// formula that stores it.
+laws::OutputRegion owned_elements(const Case& item) {
   const KvPageShape shape = kv_cache_insert_shape(input_of(item));
   const auto slots = live_slots(item);
   const std::set<std::int64_t> live(slots.begin(), slots.end());
-  const bool shared = shape.layout == KvLayout::kInterleaved;
-  for (const NamedTensor& after : out) {
-    if (after.name == "index_cache") continue;
-    const Tensor& before = item.input(after.name);
-    for (const Extent& extent : before.layout().extents)
-      for (std::int64_t byte = extent.offset * shape.element_size;
-           byte < (extent.offset + extent.count) * shape.element_size; ++byte) {
-        if (before.base()[byte] == after.tensor.base()[byte]) continue;
-        std::optional<KvElement> at;
-        if (after.name != "v_cache") at = k_element(shape, byte);
-        if (!at && (shared ? byte >= shape.v_view_offset() : after.name == "v_cache"))
-          at = v_element(shape, byte - shape.v_view_offset());
-        if (!at || !live.contains(at->slot))
-          return fmt::format("byte {} of {} changed, no slot names it", byte, after.name);
-      }
-  }
-  return std::nullopt;
+  const Layout layout = item.input(interleaved(item.contract) ? "kv_cache" : "k_cache").layout();
+  return [=](std::string_view name, laws::Index at) {
+    std::int64_t byte = 0;
+    for (std::size_t axis = 0; axis < at.size(); ++axis)
+      byte += at[axis] * layout.strides[axis] * shape.element_size;
+    std::optional<KvElement> owner;
+    if (name != "v_cache") owner = k_element(shape, byte);
+    if (!owner && byte >= shape.v_view_offset())
+      owner = v_element(shape, byte - shape.v_view_offset());
+    return owner && live.contains(owner->slot);
+  };
 }
 
-/// V does not depend on K, nor K on V.
-std::optional<std::string> sides_are_independent(const Case& item, const Outputs& out,
-                                                 const Evaluate& evaluate) {
-  Case other = item;
-  Tensor keys = item.input("k");
-  keys.fill_bytes(std::byte{0x3F});
-  replace_input(other, "k", std::move(keys));
-  const Outputs changed = evaluate(other);
-  const KvPageShape shape = kv_cache_insert_shape(input_of(item));
-  const Tensor& k = item.input("k");
-  for (const std::int64_t slot : live_slots(item)) {
-    if (slot < 0) continue;
-    for (std::int64_t head = 0; head < k.dim(1); ++head)
-      for (std::int64_t dim = 0; dim < k.dim(2); ++dim) {
-        const KvElement at{slot, head, dim};
-        if (stored_bits(shape, out, true, at) != stored_bits(shape, changed, true, at))
-          return fmt::format("V of slot {}, head {}, dim {} depends on K", slot, head, dim);
-      }
-  }
-  if (output(out, "index_cache").image() != output(changed, "index_cache").image())
-    return "the index cache depends on K";
-  return std::nullopt;
+/// All but the pages of K.
+laws::OutputRegion values_and_index_keys(const Case&, const Outputs&) {
+  return [](std::string_view name, laws::Index at) {
+    return name == "kv_cache" ? at[1] >= kBlock / kPage : name != "k_cache";
+  };
 }
 
-/// Keys doubled under a doubled scale are stored as the same codes: powers of two cancel exactly.
-std::optional<std::string> scale_is_linear(const Case& item, const Outputs& out,
-                                           const Evaluate& evaluate) {
-  if (input_of(item).k_cache.type() == DType::kBFloat16) return std::nullopt;
-  Case doubled = item;
-  Tensor keys = item.input("k");
-  const auto view = keys.view<float, 3>();
-  for (std::int64_t row = 0; row < view.dim(0); ++row)
-    for (std::int64_t head = 0; head < view.dim(1); ++head)
-      for (std::int64_t dim = 0; dim < view.dim(2); ++dim) {
-        const float magnitude = std::fabs(view(row, head, dim));
-        const bool exact = magnitude == 0.0f || (magnitude > 0x1p-100f && magnitude < 0x1p100f);
-        if (!exact) return std::nullopt;
-        view(row, head, dim) *= 2;
-      }
-  replace_input(doubled, "k", std::move(keys));
-  for (NamedScalar& scalar : doubled.scalars)
-    if (scalar.name == "k_scale") scalar.value = 2 * item.real("k_scale");
-  const Outputs other = evaluate(doubled);
-  for (std::size_t i = 0; i < out.size(); ++i)
-    if (out[i].tensor.image() != other[i].tensor.image())
-      return fmt::format("{} differs when keys and their scale are doubled", out[i].name);
-  return std::nullopt;
+bool is_fp8(const Case& item) {
+  return input_of(item).k_cache.type() != DType::kBFloat16;
 }
 
 }  // namespace
@@ -552,9 +510,13 @@ Stage kv_cache_insert_stage() {
   stage.launch = launch;
   stage.properties = {
       {"layout_metamorphic", "interleaved and dense caches read back the same", layouts_agree},
-      {"whole_storage", "nothing but the live rows' slots changes", only_named_slots_change},
-      {"sides_apart", "neither V nor index keys depend on K", sides_are_independent},
-      {"scale_linearity", "keys and their scale doubled give the same codes", scale_is_linear},
+      laws::untouched("whole_storage", "nothing but the live rows' slots changes",
+                      {{"kv_cache"}, {"k_cache"}, {"v_cache"}}, owned_elements),
+      laws::ignores("sides_apart", "neither V nor index keys depend on K", {{"k"}},
+                    {.compared = values_and_index_keys}),
+      laws::scale({.inputs = {{"k", 1, -100, 100}, {"k_scale", 1, -125, 125}},
+                   .outputs = {},
+                   .applies = is_fp8}),
   };
   return stage;
 }

@@ -10,10 +10,12 @@
 
 #include "device/launch/moe_route.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/formats/convert.hpp"
 
@@ -182,11 +184,6 @@ void launch(const Case& item, const Launcher& launcher) {
       .logits_bf16 = option(item.contract.gate_weights == GateWeights::kBf16)});
 }
 
-void set_scalar(Case& item, std::string_view name, Scalar value) {
-  for (NamedScalar& scalar : item.scalars)
-    if (scalar.name == name) scalar.value = std::move(value);
-}
-
 std::optional<std::string> ids_are_valid(const Case& item, const Outputs& out, const Evaluate&) {
   const MoeRouteInput input = input_of(item);
   const auto ids = output(out, "topk_ids").view<std::int32_t, 2>();
@@ -278,30 +275,6 @@ std::optional<std::string> the_bias_selects_only(const Case& item, const Outputs
   return std::nullopt;
 }
 
-/// Twice the factor is twice the weight, or none of its business (bug cases M11, M12).
-std::optional<std::string> the_factor_enters_once(const Case& item, const Outputs& out,
-                                                  const Evaluate& evaluate) {
-  if (!is_moderate(item.real("scaling"))) return std::nullopt;
-  Case other = item;
-  set_scalar(other, "scaling", 2 * item.real("scaling"));
-  const Outputs doubled = evaluate(other);
-  if (!same_bits(out, doubled, "topk_ids")) return "other experts under twice the factor";
-  const float ratio = item.contract.routed_scaling == RoutedScaling::kWeights ? 2 : 1;
-  const auto before = output(out, "topk_weights").view<float, 2>();
-  const auto after = output(doubled, "topk_weights").view<float, 2>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row)
-    for (std::int64_t slot = 0; slot < before.dim(1); ++slot) {
-      const bool routed = slot < item.integer("top_k");
-      // A subnormal weight was rounded where its double is not.
-      if (routed && !std::isnormal(before(row, slot)) && before(row, slot) != 0) continue;
-      const float expected = (routed ? ratio : 1) * before(row, slot);
-      if (after(row, slot) != expected)
-        return fmt::format("row {} slot {} has weight {}, and {} under twice the factor", row, slot,
-                           before(row, slot), after(row, slot));
-    }
-  return std::nullopt;
-}
-
 /// What the routed weights of a renormalised row add up to: the factor, by proven bounds. From
 /// score to weight there are at most three additions, a division and a product, each off by 2^-24
 /// of its result; a subnormal weight is off by 2^-150.
@@ -328,6 +301,27 @@ std::optional<std::string> weights_add_up(const Case& item, const Outputs& out, 
                          factor);
   }
   return std::nullopt;
+}
+
+bool weights_are_scaled(const Case& item) {
+  return item.contract.routed_scaling == RoutedScaling::kWeights;
+}
+
+laws::OutputRegion routed_slots(const Case& item, const Outputs&) {
+  return
+      [top_k = item.integer("top_k")](std::string_view, laws::Index at) { return at[1] < top_k; };
+}
+
+/// What the factor has no part in (bug cases M11, M12).
+laws::OutputRegion unscaled_slots(const Case& item, const Outputs&) {
+  return [top_k = item.integer("top_k"), scaled = weights_are_scaled(item)](std::string_view name,
+                                                                            laws::Index at) {
+    return !scaled || at[1] >= top_k || name == "topk_ids";
+  };
+}
+
+std::optional<Case> with_doubled_factor(const Case& item) {
+  return laws::with_scalar("scaling", 2 * item.real("scaling"))(item);
 }
 
 }  // namespace
@@ -384,15 +378,19 @@ Stage moe_route_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"logits"}),
+      laws::permute("row", {"logits"}),
       {"index_validity", "ids are distinct and in range whatever the input; the shared expert last",
        ids_are_valid},
       {"selection", "no expert left out has a larger score + bias than a selected one",
        the_best_are_selected},
       {"unbiased_weights", "a row alone, under any bias that selects alike, has the same weights",
        the_bias_selects_only},
-      {"factor_linearity", "twice the factor is twice the routed weights, exactly",
-       the_factor_enters_once},
+      laws::scale({.inputs = {{"scaling", 1, -20, 21}},
+                   .outputs = {{"topk_weights"}},
+                   .applies = weights_are_scaled,
+                   .compared = routed_slots}),
+      laws::unchanged("factor_apart", "the factor is of routed weights alone, if of any",
+                      {with_doubled_factor}, {.compared = unscaled_slots}),
       {"weight_sum", "renormalised weights add up to the factor", weights_add_up},
   };
   return stage;

@@ -7,10 +7,11 @@
 
 #include "device/launch/mx_quant.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/formats/mx_block.hpp"
 
@@ -176,32 +177,12 @@ std::optional<std::string> codes_are_nearest(const Case& item, const Outputs& ou
   return std::nullopt;
 }
 
-/// Twice a block has the next scale and the same codes, far from the ends of binary32.
-std::optional<std::string> blocks_scale_exactly(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  Case twice = item;
-  Tensor doubled(DType::kFloat32, Layout::dense(item.input("x").dims()));
-  auto x = doubled.view<float, 2>();
-  for (std::int64_t row = 0; row < x.dim(0); ++row)
-    for (std::int64_t i = 0; i < x.dim(1); ++i) x(row, i) = 2 * element_of(item, row, i);
-  replace_input(twice, "x", std::move(doubled));
-  const Outputs other = evaluate(twice);
-  const auto before = output(out, "scales").view<std::uint8_t, 2>();
-  const auto after = output(other, "scales").view<std::uint8_t, 2>();
-  const auto codes = output(out, "codes").view<std::uint8_t, 2>();
-  const auto doubled_codes = output(other, "codes").view<std::uint8_t, 2>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row)
-    for (std::int64_t block = 0; block < before.dim(1); ++block) {
-      const float amax = amax_of(item, row, block);
-      if (!(amax > 0x1p-20f && amax < 0x1p120f)) continue;
-      if (after(row, block) != before(row, block) + 1)
-        return fmt::format("row {}, block {} has scale byte {}, and {} when it is doubled", row,
-                           block, before(row, block), after(row, block));
-      for (std::int64_t i = block * kBlock; i < (block + 1) * kBlock; ++i)
-        if (codes(row, i) != doubled_codes(row, i))
-          return fmt::format("row {}, element {} has another code when it is doubled", row, i);
-    }
-  return std::nullopt;
+/// Blocks whose largest element is far from the ends of binary32.
+laws::OutputRegion moderate_blocks(const Case& item, const Outputs&) {
+  return [&item](std::string_view output, laws::Index at) {
+    const float amax = amax_of(item, at[0], output == "codes" ? at[1] / kBlock : at[1]);
+    return amax > 0x1p-20f && amax < 0x1p120f;
+  };
 }
 
 }  // namespace
@@ -242,11 +223,11 @@ Stage mx_quant_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"x"}),
+      laws::permute("row", {"x"}),
       {"no_clipping", "rules that round up keep every element within 448", nothing_is_clipped},
       {"nearest", "every code is the nearest to its element over the scale", codes_are_nearest},
-      {"scale_linearity", "twice a block is the next scale and the same codes",
-       blocks_scale_exactly},
+      laws::scale(
+          {.inputs = {{"x", 1, -100, 126}}, .outputs = {{"scales"}}, .compared = moderate_blocks}),
   };
   return stage;
 }

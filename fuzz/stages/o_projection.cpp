@@ -7,9 +7,11 @@
 
 #include "device/launch/o_projection.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "fuzz/stages/step_rows.hpp"
 #include "reference/rules/fp8_rules.hpp"
 
@@ -103,38 +105,12 @@ void launch(const Case& item, const Launcher& launcher) {
                                   .encoding = option(item.contract.fp8_encoding)});
 }
 
-/// Whether every scale is an ordinary number, so that no product comes near the ends of binary32.
-bool has_ordinary_scales(const Case& item) {
-  for (const char* name : {"a_scale", "w_scale"}) {
-    const auto scale = item.input(name).view<float, 1>();
-    for (std::int64_t i = 0; i < scale.dim(0); ++i)
-      if (!(scale(i) >= 0x1p-20f && scale(i) <= 0x1p20f)) return false;
-  }
-  return true;
+void define(const Case& item, Outputs& out) {
+  o_projection(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
 }
 
-/// Twice either scale is twice the output, exactly, where scales are ordinary.
-std::optional<std::string> scales_apply_once(const Case& item, const Outputs& out,
-                                             const Evaluate& evaluate) {
-  if (!has_ordinary_scales(item)) return std::nullopt;
-  for (const char* name : {"a_scale", "w_scale"}) {
-    Case other = item;
-    Tensor doubled = item.input(name);
-    for (std::int64_t i = 0; i < doubled.dim(0); ++i) doubled.view<float, 1>()(i) *= 2;
-    replace_input(other, name, std::move(doubled));
-    const Outputs outcome = evaluate(other);
-    const auto before = output(out, "out").view<std::uint16_t, 2>();
-    const auto after = output(outcome, "out").view<std::uint16_t, 2>();
-    for (std::int64_t token = 0; token < before.dim(0); ++token)
-      for (std::int64_t row = 0; row < before.dim(1); ++row) {
-        const int exponent = before(token, row) >> 7 & 0xFF;
-        if (exponent == 0 || exponent == 0xFF) continue;
-        if (after(token, row) != before(token, row) + 0x80)
-          return fmt::format("token {}, row {} is {:04x}, and {:04x} at twice {}", token, row,
-                             before(token, row), after(token, row), name);
-      }
-  }
-  return std::nullopt;
+std::int64_t work(const Case& item) {
+  return item.input("a8").layout().elements() * item.input("weight").dim(0);
 }
 
 }  // namespace
@@ -166,8 +142,10 @@ Stage o_projection_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"a8", "a_scale"}),
-      {"scale_sensitivity", "twice either scale is twice the output", scales_apply_once},
+      laws::permute("token", {"a8", "a_scale"}),
+      laws::definition({outputs, define, work}),
+      laws::scale({.inputs = {{"a_scale"}, {"w_scale", 0}}, .outputs = {{"out"}}}),
+      laws::scale({.inputs = {{"w_scale"}, {"a_scale", 0}}, .outputs = {{"out"}}}),
   };
   return stage;
 }

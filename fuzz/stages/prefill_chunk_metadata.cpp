@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "fuzz/laws/adds_up.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/indexer_content.hpp"
 #include "fuzz/stages/indexer_kernels.hpp"
@@ -304,14 +305,6 @@ std::optional<std::string> bounds_are_valid(const Case& item, const Outputs& out
   return std::nullopt;
 }
 
-std::optional<std::string> shares_add_up(const Case& item, const Outputs&,
-                                         const Evaluate& evaluate) {
-  if (has_queries_before(item)) return std::nullopt;
-  for (const char* name : {"cu_seqlen_ke", "cu_seq_lens"})
-    if (auto broken = ranks_add_up(item, name, evaluate)) return broken;
-  return std::nullopt;
-}
-
 }  // namespace
 
 Stage prefill_chunk_metadata_stage() {
@@ -355,8 +348,9 @@ Stage prefill_chunk_metadata_stage() {
        prefixes_can_be_cached},
       {"index_validity", "prefix sums are monotone, and queries score keys of their request",
        bounds_are_valid},
-      {"partition", "the ranks' keys add up to all keys", shares_add_up},
-      {"no_ratio", "ratios 0 and 1 are the same (T12)", zero_and_one_are_no_ratio},
+      laws::adds_up({"cu_seqlen_ke", "cu_seq_lens"}, "the ranks' keys add up to all keys",
+                    [](const Case& item, const Outputs&) { return !has_queries_before(item); }),
+      laws::no_ratio(),
   };
   return stage;
 }

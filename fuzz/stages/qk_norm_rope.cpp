@@ -7,9 +7,10 @@
 
 #include "device/launch/qk_norm_rope.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "reference/rules/stored_elements.hpp"
 
 namespace monoref {
@@ -19,7 +20,6 @@ constexpr std::array<double, 4> kEps{1e-6, 1e-5, 1.0, 0x1p-30};
 constexpr std::array<std::int64_t, 6> kHeadDims{8, 16, 32, 64, 96, 128};
 constexpr std::array<const char*, 4> kGammas{"q_gamma", "k_gamma", "index_q_gamma",
                                              "index_k_gamma"};
-constexpr std::uint16_t kBf16One = 0x3F80;
 
 HeadShape shape_of(const Case& item) {
   return {.q_heads = item.integer("q_heads"),
@@ -240,62 +240,18 @@ void launch(const Case& item, const Launcher& launcher) {
                                  .eps = static_cast<float>(item.real("eps"))});
 }
 
-constexpr std::array<const char*, 4> kOutputs{"q", "k", "index_q", "index_k"};
-
-/// The bits of one element of a dense or strided [row, head, dim] output.
-std::uint32_t element_bits(const Tensor& tensor, std::int64_t row, std::int64_t head,
-                           std::int64_t dim) {
-  const auto& strides = tensor.layout().strides;
-  const std::int64_t offset = row * strides[0] + head * strides[1] + dim;
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, tensor.base() + offset * static_cast<std::int64_t>(tensor.element_size()),
-              tensor.element_size());
-  return bits;
-}
-
-/// With a table of cosines 1 and sines 0 a head is its norm; dims behind the rotary ones must not
-/// change with the table (bug case N05).
-std::optional<std::string> untouched_dims_are_the_norm(const Case& item, const Outputs& out,
-                                                       const Evaluate& evaluate) {
-  const HeadShape shape = shape_of(item);
-  Case still = item;
-  Tensor table = item.input("cos_sin");
-  const auto view = table.view<std::uint16_t, 2>();
-  const auto position = item.input("position").view<std::int64_t, 1>();
-  for (std::int64_t row = 0; row < position.dim(0); ++row)
-    for (std::int64_t i = 0; i < shape.rotary_dim; ++i)
-      view(position(row), i) = i < shape.rotary_dim / 2 ? kBf16One : std::uint16_t{0};
-  replace_input(still, "cos_sin", std::move(table));
-  const Outputs norm = evaluate(still);
-  for (const char* name : kOutputs) {
-    const Tensor& turned = output(out, name);
-    for (std::int64_t row = 0; row < turned.dim(0); ++row)
-      for (std::int64_t head = 0; head < turned.dim(1); ++head)
-        for (std::int64_t dim = shape.rotary_dim; dim < shape.head_dim; ++dim)
-          if (element_bits(turned, row, head, dim) !=
-              element_bits(output(norm, name), row, head, dim))
-            return fmt::format("dim {} of row {}, head {} of {} depends on the table", dim, row,
-                               head, name);
-  }
-  return std::nullopt;
-}
-
 /// v lies between k and index q in the row and takes no part.
-std::optional<std::string> values_do_not_matter(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const HeadShape shape = shape_of(item);
-  Case poisoned = item;
-  Tensor qkv = item.input("qkv");
-  const auto view = qkv.view<std::uint16_t, 2>();
-  for (std::int64_t row = 0; row < view.dim(0); ++row)
-    for (std::int64_t i = shape.v_start(); i < shape.index_q_start(); ++i) view(row, i) = 0x7FC0;
-  replace_input(poisoned, "qkv", std::move(qkv));
-  const Outputs other = evaluate(poisoned);
-  for (std::size_t i = 0; i < out.size(); ++i)
-    for (std::int64_t row = 0; row < out[i].tensor.dim(0); ++row)
-      if (!same_row(out[i].tensor, row, other[i].tensor, row))
-        return fmt::format("row {} of {} depends on v", row, out[i].name);
-  return std::nullopt;
+laws::Region values(const Case& item) {
+  return [shape = shape_of(item)](laws::Index at) {
+    return at[1] >= shape.v_start() && at[1] < shape.index_q_start();
+  };
+}
+
+/// Dims behind the rotary ones are those of the norm, whatever the table says (bug case N05).
+laws::OutputRegion dims_behind_rotary(const Case& item, const Outputs&) {
+  return [shape = shape_of(item)](std::string_view, laws::Index at) {
+    return at[2] >= shape.rotary_dim;
+  };
 }
 
 }  // namespace
@@ -341,10 +297,10 @@ Stage qk_norm_rope_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"qkv", "position"}),
-      {"untouched_dims", "dims behind the rotary ones are those of the norm",
-       untouched_dims_are_the_norm},
-      {"values_apart", "the projection's v changes nothing", values_do_not_matter},
+      laws::permute("token", {"qkv", "position"}),
+      laws::ignores("untouched_dims", "dims behind the rotary ones are those of the norm",
+                    {{"cos_sin"}}, {.compared = dims_behind_rotary}),
+      laws::ignores("values_apart", "the projection's v changes nothing", {{"qkv", values}}),
   };
   return stage;
 }

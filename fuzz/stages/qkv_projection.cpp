@@ -8,9 +8,11 @@
 
 #include "device/launch/qkv_projection.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/definition.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "reference/rules/fp8_rules.hpp"
 #include "reference/rules/weight_layouts.hpp"
 
@@ -188,45 +190,12 @@ void launch(const Case& item, const Launcher& launcher) {
                                     .encoding = option(item.contract.fp8_encoding)});
 }
 
-/// The scalar definition gives the same bits; what the stage computes with is the fast form.
-std::optional<std::string> equals_the_definition(const Case& item, const Outputs& out,
-                                                 const Evaluate&) {
-  Tensor scalar(DType::kBFloat16, Layout::dense(out[0].tensor.dims()));
-  qkv_projection(input_of(item), {scalar.view<std::uint16_t, 2>()});
-  for (std::int64_t token = 0; token < scalar.dim(0); ++token)
-    if (!same_row(out[0].tensor, token, scalar, token))
-      return fmt::format("token {} differs from the scalar definition", token);
-  return std::nullopt;
+void define(const Case& item, Outputs& out) {
+  qkv_projection(input_of(item), {out[0].tensor.view<std::uint16_t, 2>()});
 }
 
-bool is_normal_bf16(std::uint16_t code) {
-  const int exponent = code >> 7 & 0xFF;
-  return exponent > 1 && exponent < 254;
-}
-
-/// Doubling a token's scale doubles its row: one exponent more, away from the ends of the range.
-std::optional<std::string> scale_is_linear(const Case& item, const Outputs& out,
-                                           const Evaluate& evaluate) {
-  if (item.input("x8").dim(0) == 0 || out[0].tensor.empty()) return std::nullopt;
-  Case doubled = item;
-  Tensor scales = item.input("x_scale");
-  scales.view<float, 1>()(0) *= 2;
-  replace_input(doubled, "x_scale", std::move(scales));
-  const Outputs other = evaluate(doubled);
-  const auto before = out[0].tensor.view<std::uint16_t, 2>();
-  const auto after = other[0].tensor.view<std::uint16_t, 2>();
-  const auto scale = item.input("x_scale").view<float, 1>();
-  const auto w_scale = item.input("w_scale").view<float, 1>();
-  for (std::int64_t row = 0; row < before.dim(1); ++row) {
-    // dot * x_scale may itself leave the normal range and come back through w_scale.
-    const bool plain = std::fabs(w_scale(row)) > 0x1p-40f && std::fabs(w_scale(row)) < 0x1p40f &&
-                       std::fabs(scale(0)) > 0x1p-40f && std::fabs(scale(0)) < 0x1p40f;
-    if (!plain || !is_normal_bf16(before(0, row)) || !is_normal_bf16(after(0, row))) continue;
-    if (after(0, row) != before(0, row) + 0x80)
-      return fmt::format("row {} of token 0 is {:#06x}, with its scale doubled {:#06x}", row,
-                         before(0, row), after(0, row));
-  }
-  return std::nullopt;
+std::int64_t work(const Case& item) {
+  return item.input("x8").layout().elements() * item.input("weight").dim(0);
 }
 
 }  // namespace
@@ -261,9 +230,9 @@ Stage qkv_projection_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"x8", "x_scale"}),
-      {"definition", "the scalar definition gives the same bits", equals_the_definition},
-      {"scale_linearity", "doubling a token's scale doubles its row", scale_is_linear},
+      laws::permute("token", {"x8", "x_scale"}),
+      laws::definition({outputs, define, work}),
+      laws::scale({.inputs = {{"x_scale"}, {"w_scale", 0}}, .outputs = {{"qkv"}}}),
   };
   return stage;
 }

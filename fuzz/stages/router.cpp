@@ -9,10 +9,11 @@
 
 #include "device/launch/router.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stage.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
-#include "fuzz/stages/row_properties.hpp"
 #include "reference/formats/convert.hpp"
 
 namespace monoref {
@@ -268,65 +269,21 @@ void launch(const Case& item, const Launcher& launcher) {
     launch_gate<float>(item, launcher);
 }
 
-std::optional<std::string> a_row_alone_is_the_same(const Case& item, const Outputs& out,
-                                                   const Evaluate& evaluate) {
-  const std::int64_t rows = item.input("sum").dim(0);
-  if (rows < 2) return std::nullopt;
-  Case alone = item;
-  for (const char* name : {"sum", "residual"})
-    replace_input(alone, name, take_rows(item.input(name), {rows - 1}));
-  const Outputs other = evaluate(alone);
-  for (const char* name : {"h_mid", "xn", "logits"})
-    if (!same_row(output(out, name), rows - 1, output(other, name), 0))
-      return fmt::format("{} of the last row changes when it is alone", name);
-  return std::nullopt;
-}
-
-std::optional<std::string> experts_are_independent(const Case& item, const Outputs& out,
-                                                   const Evaluate& evaluate) {
-  const std::int64_t experts = item.input("gate").dim(0);
-  const Outputs other = evaluate(with_reversed_rows(item, {"gate"}));
-  const auto before = output(out, "logits").view<float, 2>();
-  const auto after = output(other, "logits").view<float, 2>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row)
-    for (std::int64_t e = 0; e < experts; ++e)
-      if (std::bit_cast<std::uint32_t>(before(row, e)) !=
-          std::bit_cast<std::uint32_t>(after(row, experts - 1 - e)))
-        return fmt::format("row {} has another logit of expert {} when the experts are reversed",
-                           row, e);
-  return std::nullopt;
-}
-
-/// Twice the weights are twice the logits, as long as none of them is near the ends of binary32.
-std::optional<std::string> logits_scale_exactly(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  if (item.contract.gate_weights != GateWeights::kBf16) return std::nullopt;
-  Tensor doubled = item.input("gate");
-  auto gate = doubled.view<std::uint16_t, 2>();
-  const auto is_moderate = [](std::uint16_t code) {
-    const int exponent = code >> 7 & 0xFF;
-    return (code & 0x7FFF) == 0 || (exponent > 90 && exponent < 160);
-  };
-  for (std::int64_t e = 0; e < gate.dim(0); ++e)
-    for (std::int64_t i = 0; i < gate.dim(1); ++i) {
-      if (!is_moderate(gate(e, i))) return std::nullopt;
-      if ((gate(e, i) & 0x7FFF) != 0) gate(e, i) = static_cast<std::uint16_t>(gate(e, i) + 0x80);
-    }
+/// Rows whose normed elements are zero or far from the ends of binary32.
+laws::OutputRegion moderate_rows(const Case&, const Outputs& out) {
+  std::vector<bool> moderate;
   const auto xn = output(out, "xn").view<std::uint16_t, 2>();
-  Case twice = item;
-  replace_input(twice, "gate", std::move(doubled));
-  const Outputs other = evaluate(twice);
-  const auto before = output(out, "logits").view<float, 2>();
-  const auto after = output(other, "logits").view<float, 2>();
-  for (std::int64_t row = 0; row < before.dim(0); ++row) {
-    bool moderate = true;
-    for (std::int64_t i = 0; i < xn.dim(1); ++i) moderate = moderate && is_moderate(xn(row, i));
-    for (std::int64_t e = 0; moderate && e < before.dim(1); ++e)
-      if (after(row, e) != 2 * before(row, e))
-        return fmt::format("row {} expert {} has logit {}, and {} under twice the weights", row, e,
-                           before(row, e), after(row, e));
+  for (std::int64_t row = 0; row < xn.dim(0); ++row) {
+    moderate.push_back(true);
+    for (std::int64_t i = 0; i < xn.dim(1); ++i) {
+      const int exponent = xn(row, i) >> 7 & 0xFF;
+      const bool here = (xn(row, i) & 0x7FFF) == 0 || (exponent > 90 && exponent < 160);
+      moderate.back() = moderate.back() && here;
+    }
   }
-  return std::nullopt;
+  return [moderate](std::string_view output, laws::Index at) {
+    return output != "logits" || moderate[static_cast<std::size_t>(at[0])];
+  };
 }
 
 }  // namespace
@@ -382,11 +339,11 @@ Stage router_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"sum", "residual"}),
-      {"row_alone", "a row alone is the same as in its batch", a_row_alone_is_the_same},
-      {"expert_independence", "experts in another order have the same logits",
-       experts_are_independent},
-      {"weight_linearity", "twice the weights are twice the logits", logits_scale_exactly},
+      laws::permute("row", {"sum", "residual"}),
+      laws::alone("row", {"sum", "residual"}),
+      laws::permute({.part = "expert", .inputs = {{"gate"}}, .outputs = {{"logits", 1}}}),
+      laws::scale(
+          {.inputs = {{"gate", 1, -36, 33}}, .outputs = {{"logits"}}, .compared = moderate_rows}),
   };
   stage.golden_cases = 8;
   stage.golden_bytes = 1 << 17;

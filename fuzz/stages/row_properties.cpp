@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "fuzz/stages/content.hpp"
-#include "fuzz/stages/floats.hpp"
 #include "reference/rules/fp8_rules.hpp"
 
 namespace monoref {
@@ -24,21 +22,6 @@ float largest_of_row(const Fp8Rules& fp8, const View<const std::uint8_t, 2>& cod
 }
 
 }  // namespace
-
-Property row_independence(std::vector<std::string_view> inputs) {
-  return {"row_independence", "rows in another order are the same rows",
-          [inputs = std::move(inputs)](const Case& item, const Outputs& out,
-                                       const Evaluate& evaluate) -> std::optional<std::string> {
-            const Outputs other = evaluate(with_reversed_rows(item, inputs));
-            const std::int64_t rows = item.input(std::string(inputs.front())).dim(0);
-            for (const NamedTensor& named : out)
-              for (std::int64_t row = 0; row < rows; ++row)
-                if (!same_row(named.tensor, row, output(other, named.name), rows - 1 - row))
-                  return fmt::format("row {} of {} changes when the rows are reversed", row,
-                                     named.name);
-            return std::nullopt;
-          }};
-}
 
 Property rows_fill_the_range(std::string_view codes, std::string_view scales,
                              float scale_of_zeros) {

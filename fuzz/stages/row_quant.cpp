@@ -6,6 +6,8 @@
 
 #include "device/launch/row_quant.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
+#include "fuzz/laws/scale.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/row_properties.hpp"
@@ -84,35 +86,6 @@ void launch(const Case& item, const Launcher& launcher) {
                                .overflow = option(item.contract.fp8_overflow)});
 }
 
-/// Twice the row: twice the scale and the same codes, where the scale is far from the ends.
-std::optional<std::string> rows_scale_exactly(const Case& item, const Outputs& out,
-                                              const Evaluate& evaluate) {
-  Case twice = item;
-  Tensor doubled = item.input("a");
-  auto a = doubled.view<std::uint16_t, 2>();
-  for (std::int64_t row = 0; row < a.dim(0); ++row)
-    for (std::int64_t i = 0; i < a.dim(1); ++i) {
-      const int exponent = a(row, i) >> 7 & 0xFF;
-      if (exponent == 0 && (a(row, i) & 0x7F) != 0)
-        return std::nullopt;  // subnormals double otherwise
-      if (exponent > 0 && exponent < 254) a(row, i) = static_cast<std::uint16_t>(a(row, i) + 0x80);
-      if (exponent == 254) return std::nullopt;
-    }
-  replace_input(twice, "a", std::move(doubled));
-  const Outputs other = evaluate(twice);
-  const auto before = output(out, "a_scale").view<float, 1>();
-  const auto after = output(other, "a_scale").view<float, 1>();
-  for (std::int64_t row = 0; row < a.dim(0); ++row) {
-    if (!(before(row) > 1e-30f && before(row) < 1e30f)) continue;
-    if (after(row) != 2 * before(row))
-      return fmt::format("row {} has scale {}, and {} when it is doubled", row, before(row),
-                         after(row));
-    if (!same_row(output(out, "a8"), row, output(other, "a8"), row))
-      return fmt::format("row {} has other codes when it is doubled", row);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Stage row_quant_stage() {
@@ -142,10 +115,9 @@ Stage row_quant_stage() {
   stage.reference = reference;
   stage.launch = launch;
   stage.properties = {
-      row_independence({"a"}),
+      laws::permute("row", {"a"}),
       rows_fill_the_range("a8", "a_scale", 0),
-      {"scale_linearity", "twice the row is twice the scale and the same codes",
-       rows_scale_exactly},
+      laws::scale({.inputs = {{"a", 1, -90, 100}}, .outputs = {{"a_scale"}}}),
   };
   return stage;
 }

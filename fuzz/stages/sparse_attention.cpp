@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/attention_content.hpp"
 #include "fuzz/stages/attention_links.hpp"
 #include "fuzz/stages/content.hpp"
@@ -78,32 +79,6 @@ std::vector<ChainLink> make_links(const Case& item, const Planted&) {
   return links;
 }
 
-/// One request of the step alone.
-Case one_request(const Case& item, std::int64_t request) {
-  const std::int64_t q_len = item.integer("q_len");
-  std::vector<std::int64_t> rows;
-  for (std::int64_t token = 0; token < q_len; ++token) rows.push_back(request * q_len + token);
-  Case alone = item;
-  for (const char* name : {"index_q", "q", "block_table", "seq_lens"})
-    replace_input(alone, name, take_rows(item.input(name), rows));
-  Tensor score(DType::kFloat32, Layout::dense({1, q_len, item.input("score").dim(2)}));
-  score.fill_bytes(std::byte{0x01});
-  replace_input(alone, "score", std::move(score));
-  return alone;
-}
-
-std::optional<std::string> requests_are_independent(const Case& item, const Outputs& out,
-                                                    const Evaluate& evaluate) {
-  const std::int64_t q_len = item.integer("q_len");
-  for (std::int64_t request = 0; request < item.input("seq_lens").dim(0) / q_len; ++request) {
-    const Outputs alone = evaluate(one_request(item, request));
-    for (std::int64_t token = 0; token < q_len; ++token)
-      if (!same_row(output(out, "out"), request * q_len + token, output(alone, "out"), token))
-        return fmt::format("row {} differs from the same request alone", request * q_len + token);
-  }
-  return std::nullopt;
-}
-
 /// The whole reference form of the attention finds the same merged rows from the ids alone: it
 /// builds its tables by the rule of sparse_block_table and shares no page table with this chain.
 std::optional<std::string> selection_alone_gives_the_rows(const Case& item, const Outputs& out,
@@ -124,6 +99,10 @@ std::optional<std::string> selection_alone_gives_the_rows(const Case& item, cons
   if (other.image() != merged.image())
     return "the merged rows differ from attention over the selected ids";
   return std::nullopt;
+}
+
+std::int64_t query_rows(const Case& item) {
+  return item.integer("q_len");
 }
 
 }  // namespace
@@ -172,7 +151,13 @@ Stage sparse_attention_stage() {
   stage.chain = make_links;
   as_chain(stage);
   stage.properties = {
-      {"request_independence", "a request alone has the same rows", requests_are_independent},
+      laws::alone({.part = "request",
+                   .inputs = {{"seq_lens", 0, query_rows},
+                              {"block_table", 0, query_rows},
+                              {"index_q", 0, query_rows},
+                              {"q", 0, query_rows},
+                              {"score", 1, query_rows}},
+                   .outputs = {{"out", 0, query_rows}}}),
       {"selection_decides", "the merged rows follow from the selected ids alone",
        selection_alone_gives_the_rows},
   };

@@ -7,6 +7,8 @@
 
 #include "device/launch/sparse_block_table.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/ignores.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -313,49 +315,6 @@ Case as_prefill(const Case& item, const std::vector<std::int64_t>& rows) {
   return other;
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(item.input("topk_idx").dim(1)));
-  std::iota(order.rbegin(), order.rend(), std::int64_t{0});
-  if (order.empty()) return std::nullopt;
-  const Outputs other = evaluate(as_prefill(item, order));
-  for (std::size_t at = 0; at < order.size(); ++at)
-    for (const char* name : {"sparse_block_table", "sparse_context_lens"})
-      if (!same_row(output(out, name), order[at], output(other, name),
-                    static_cast<std::int64_t>(at)))
-        return fmt::format("row {} of {} changes when the rows are reversed", order[at], name);
-  return std::nullopt;
-}
-
-/// Columns of the block table that a request's valid ids never name are nobody's: poison them.
-std::optional<std::string> unselected_columns_do_not_matter(const Case& item, const Outputs& out,
-                                                            const Evaluate& evaluate) {
-  const Tensor& topk = item.input("topk_idx");
-  const auto ids = topk.view<std::int32_t, 3>();
-  std::set<std::pair<std::int64_t, std::int64_t>> named;
-  for (std::int64_t row = 0; row < topk.dim(1); ++row) {
-    const auto [request, position] = row_place(item, row);
-    for (std::int64_t i = 0; i < topk.dim(2); ++i)
-      if (position >= 0 && ids(0, row, i) >= 0 && ids(0, row, i) <= position / kBlock)
-        named.insert({request, ids(0, row, i)});
-  }
-  Case poisoned = item;
-  for (NamedTensor& input : poisoned.inputs) {
-    if (input.name != "block_table") continue;
-    auto table = input.tensor.view<std::int32_t, 2>();
-    for (std::int64_t row = 0; row < table.dim(0); ++row)
-      for (std::int64_t column = 0; column < table.dim(1); ++column)
-        if (!named.contains({row, column})) table(row, column) = INT32_MIN + 5;
-  }
-  const Outputs other = evaluate(poisoned);
-  for (const char* name : {"sparse_block_table", "sparse_context_lens"})
-    for (std::int64_t row = 0; row < topk.dim(1); ++row)
-      if (!same_row(output(out, name), row, output(other, name), row))
-        return fmt::format("row {} of {} depends on a table entry that no valid id names", row,
-                           name);
-  return std::nullopt;
-}
-
 /// Recounts each row from its logical tokens, not from the compacted table.
 std::optional<std::string> context_counts_tokens(const Case& item, const Outputs& out,
                                                  const Evaluate&) {
@@ -379,6 +338,25 @@ std::optional<std::string> context_counts_tokens(const Case& item, const Outputs
       return fmt::format("row {} has context {} at position {}", row, context(row), position);
   }
   return std::nullopt;
+}
+
+laws::Parts reversed_rows(const Case& item) {
+  laws::Parts order(static_cast<std::size_t>(item.input("topk_idx").dim(1)));
+  std::iota(order.rbegin(), order.rend(), std::int64_t{0});
+  return order;
+}
+
+/// Columns of the block table that a request's valid ids never name are nobody's.
+laws::Region unnamed_columns(const Case& item) {
+  const auto ids = item.input("topk_idx").view<std::int32_t, 3>();
+  std::set<std::pair<std::int64_t, std::int64_t>> named;
+  for (std::int64_t row = 0; row < ids.dim(1); ++row) {
+    const auto [request, position] = row_place(item, row);
+    for (std::int64_t i = 0; i < ids.dim(2); ++i)
+      if (position >= 0 && ids(0, row, i) >= 0 && ids(0, row, i) <= position / kBlock)
+        named.insert({request, ids(0, row, i)});
+  }
+  return [named](laws::Index at) { return !named.contains({at[0], at[1]}); };
 }
 
 }  // namespace
@@ -429,9 +407,9 @@ Stage sparse_block_table_stage() {
   stage.recordings = {"sparse_block_table_decode", "sparse_block_table_prefill"};
   stage.adopt = adopt;
   stage.properties = {
-      {"row_independence", "rows in another order are the same rows", rows_are_independent},
-      {"poison_invariance", "table entries that no valid id names change nothing",
-       unselected_columns_do_not_matter},
+      laws::permute({.inputs = {}, .order = reversed_rows, .variant = as_prefill}),
+      laws::ignores("poison_invariance", "table entries that no valid id names change nothing",
+                    {{"block_table", unnamed_columns}}),
       {"context_counts_tokens",
        "a row's context is the number of its tokens, at most the causal length unless ids repeat",
        context_counts_tokens},

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/content.hpp"
 #include "fuzz/stages/floats.hpp"
 #include "fuzz/stages/layer_content.hpp"
@@ -13,20 +14,6 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 constexpr std::int64_t kMaxRows = 16;
 constexpr std::int64_t kWideFrom = 5;
-
-/// Copies the elements of a dense tensor behind `offset` elements of another.
-void copy_elements(const Tensor& from, Tensor& to, std::int64_t offset) {
-  std::memcpy(to.base() + offset * static_cast<std::int64_t>(to.element_size()), from.base(),
-              static_cast<std::size_t>(from.layout().elements()) * from.element_size());
-}
-
-/// Rows of [ranks, rows, hidden], of rank 0.
-bool same_rank_0_row(const Tensor& a, std::int64_t row_a, const Tensor& b, std::int64_t row_b) {
-  const std::int64_t hidden = a.dim(2);
-  const auto size = static_cast<std::int64_t>(a.element_size());
-  return std::memcmp(a.base() + row_a * hidden * size, b.base() + row_b * hidden * size,
-                     static_cast<std::size_t>(hidden * size)) == 0;
-}
 
 /// The step: as many requests as fit with their padding into 16 rows.
 LayerStep step_of(const Params& params, std::uint64_t seed) {
@@ -80,48 +67,6 @@ std::vector<ChainLink> make_links(const Case& item, const Planted&) {
   return links;
 }
 
-/// One request of a step alone: everything that has a row, or one of its request.
-Case one_request(const Case& item, std::int64_t request) {
-  const std::int64_t q_len = item.integer("q_len");
-  std::vector<std::int64_t> rows;
-  for (std::int64_t token = 0; token < q_len; ++token) rows.push_back(request * q_len + token);
-  Case alone = item;
-  for (NamedScalar& scalar : alone.scalars)
-    if (scalar.name == "rows") scalar.value = q_len;
-  for (const char* name : {"block_table", "seq_lens"})
-    replace_input(alone, name, take_rows(item.input(name), {request}));
-  for (const char* name : {"position", "slot_mapping"})
-    replace_input(alone, name, take_rows(item.input(name), rows));
-  for (const char* name : {"ar", "residual"}) {
-    const Tensor& whole = item.input(name);
-    const std::int64_t size = q_len * whole.dim(2);
-    Tensor part(whole.type(), Layout::dense({whole.dim(0), q_len, whole.dim(2)}));
-    for (std::int64_t rank = 0; rank < whole.dim(0); ++rank)
-      copy_elements(Tensor::alias(whole, Layout::dense({size}),
-                                  rank * whole.dim(1) * whole.dim(2) + request * size),
-                    part, rank * size);
-    replace_input(alone, name, std::move(part));
-  }
-  return alone;
-}
-
-/// In the narrow form a request's rows depend on nobody else's, padding included. (The wide form
-/// adds the experts of all rows to every row: mono-decode section 10.)
-std::optional<std::string> requests_stand_alone(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t q_len = item.integer("q_len");
-  const std::int64_t rows = item.integer("rows");
-  if (rows >= kWideFrom || rows == q_len) return std::nullopt;
-  const std::int64_t request = rows / q_len - 1;
-  const Outputs alone = evaluate(one_request(item, request));
-  for (const char* name : {"ar_out", "h_mid"})
-    for (std::int64_t token = 0; token < q_len; ++token)
-      if (!same_rank_0_row(output(out, name), request * q_len + token, output(alone, name), token))
-        return fmt::format("{} of row {} differs from its request alone", name,
-                           request * q_len + token);
-  return std::nullopt;
-}
-
 /// Every rank leaves the same hidden states and residual: reductions and routers agree.
 std::optional<std::string> ranks_agree(const Case& item, const Outputs& out, const Evaluate&) {
   for (const char* name : {"ar_out", "h_mid"}) {
@@ -133,6 +78,24 @@ std::optional<std::string> ranks_agree(const Case& item, const Outputs& out, con
         return fmt::format("{} of rank {} differs from rank 0's", name, at / part);
   }
   return std::nullopt;
+}
+
+std::int64_t query_rows(const Case& item) {
+  return item.integer("q_len");
+}
+
+bool is_narrow(const Case& item) {
+  return item.integer("rows") < kWideFrom;
+}
+
+void set_rows(Case& item, std::int64_t requests) {
+  for (NamedScalar& scalar : item.scalars)
+    if (scalar.name == "rows") scalar.value = requests * query_rows(item);
+}
+
+/// Rank 0 has what all have.
+laws::OutputRegion of_rank_0(const Case&, const Outputs&) {
+  return [](std::string_view, laws::Index at) { return at[0] == 0; };
 }
 
 }  // namespace
@@ -172,9 +135,23 @@ Stage sparse_layer_stage() {
   stage.chain = make_links;
   stage.ranks = layer_ranks;
   as_chain(stage);
-  stage.properties = {{"ranks_agree", "every rank ends with the same bits", ranks_agree},
-                      {"request_independence", "a request alone has the same rows, below 5 rows",
-                       requests_stand_alone}};
+  stage.properties = {
+      {"ranks_agree", "every rank ends with the same bits", ranks_agree},
+      // The wide form adds the experts of all rows to every row: mono-decode section 10.
+      laws::alone(
+          {.part = "request",
+           .inputs = {{"seq_lens"},
+                      {"block_table"},
+                      {"position", 0, query_rows},
+                      {"slot_mapping", 0, query_rows},
+                      {"ar", 1, query_rows},
+                      {"residual", 1, query_rows}},
+           .outputs = {{"ar_out", 1, query_rows}, {"h_mid", 1, query_rows}},
+           .applies = is_narrow,
+           .adjust = set_rows,
+           .compared = of_rank_0,
+           .statement = "in the narrow form a request alone is the same, padding included"}),
+  };
   stage.golden_cases = 1;  // of the smallest layers: weights are large
   stage.golden_bytes = 1'700'000;
   return stage;

@@ -6,6 +6,7 @@
 
 #include "device/launch/token_rows.hpp"
 #include "fuzz/inputs.hpp"
+#include "fuzz/laws/permute.hpp"
 #include "fuzz/stages/content.hpp"
 
 namespace monoref {
@@ -126,24 +127,6 @@ std::int64_t live_requests(const Case& item) {
                 : item.integer("n") / q;
 }
 
-std::optional<std::string> rows_are_independent(const Case& item, const Outputs& out,
-                                                const Evaluate& evaluate) {
-  const std::int64_t q = item.integer("q");
-  std::vector<std::int64_t> reversed(static_cast<std::size_t>(live_requests(item)));
-  std::iota(reversed.rbegin(), reversed.rend(), std::int64_t{0});
-  if (reversed.empty()) return std::nullopt;
-  const Outputs other = evaluate(with_requests(item, reversed));
-  for (std::size_t at = 0; at < reversed.size(); ++at)
-    for (std::int64_t token = 0; token < q; ++token)
-      for (const char* name : {"block_table", "seq_lens"}) {
-        const std::int64_t row = reversed[at] * q + token;
-        if (!same_row(output(out, name), row, output(other, name),
-                      static_cast<std::int64_t>(at) * q + token))
-          return fmt::format("row {} of {} changes when the batch is reversed", row, name);
-      }
-  return std::nullopt;
-}
-
 std::optional<std::string> lengths_count_up(const Case& item, const Outputs& out, const Evaluate&) {
   const std::int64_t q = item.integer("q");
   const auto lengths = output(out, "seq_lens").view<std::int32_t, 1>();
@@ -152,6 +135,16 @@ std::optional<std::string> lengths_count_up(const Case& item, const Outputs& out
       return fmt::format("rows {} and {} of one request have lengths {} and {}", row, row + 1,
                          lengths(row), lengths(row + 1));
   return std::nullopt;
+}
+
+laws::Parts reversed_live_requests(const Case& item) {
+  laws::Parts order(static_cast<std::size_t>(live_requests(item)));
+  std::iota(order.rbegin(), order.rend(), std::int64_t{0});
+  return order;
+}
+
+std::int64_t tokens_of_request(const Case& item) {
+  return item.integer("q");
 }
 
 }  // namespace
@@ -187,8 +180,12 @@ Stage token_rows_stage() {
   stage.recordings = {"token_rows"};
   stage.adopt = adopt;
   stage.properties = {
-      {"row_independence", "reversing the batch permutes the rows and changes nothing else",
-       rows_are_independent},
+      laws::permute(
+          {.part = "request",
+           .inputs = {},
+           .outputs = {{"block_table", 0, tokens_of_request}, {"seq_lens", 0, tokens_of_request}},
+           .order = reversed_live_requests,
+           .variant = with_requests}),
       {"lengths_count_up", "lengths of a request's rows grow by one", lengths_count_up},
   };
   return stage;

@@ -7,7 +7,6 @@
 
 #include "reference/arithmetic/minmax.hpp"
 #include "reference/arithmetic/reduce.hpp"
-#include "reference/fast/panel_product.hpp"
 #include "reference/rules/fp8_rules.hpp"
 #include "reference/rules/stage_checks.hpp"
 #include "reference/rules/stored_elements.hpp"
@@ -196,127 +195,6 @@ void index_score(const IndexScoreInput& input, const IndexScoreOutput& output) {
       for (std::int64_t block = 0; block < dims[2]; ++block)
         if (is_scored(input, row, block))
           output.score(head, row, block) = score_of(input, row, head, block);
-}
-
-namespace {
-
-/// The query rows of one request as columns of a product: [tile][dim][kPanelColumns], padded with
-/// zeros. Column c is head c mod heads of the request's row c div heads.
-class QueryColumns {
- public:
-  QueryColumns(const IndexScoreInput& input, std::int64_t first_row)
-      : heads_(static_cast<std::size_t>(input.index_q.dim(1))),
-        count_(heads_ * static_cast<std::size_t>(input.q_len)),
-        dims_(static_cast<std::size_t>(input.index_q.dim(2))),
-        values_((count_ + kPanelColumns - 1) / kPanelColumns * dims_ * kPanelColumns, 0.0f) {
-    for (std::size_t column = 0; column < count_; ++column) {
-      const std::vector<float> query = decode_query(input, first_row + row(column), head(column));
-      float* tile = values_.data() + column / kPanelColumns * dims_ * kPanelColumns;
-      for (std::size_t d = 0; d < dims_; ++d)
-        tile[d * kPanelColumns + column % kPanelColumns] = query[d];
-    }
-  }
-
-  std::size_t count() const { return count_; }
-  std::int64_t row(std::size_t column) const { return static_cast<std::int64_t>(column / heads_); }
-  std::int64_t head(std::size_t column) const { return static_cast<std::int64_t>(column % heads_); }
-  const float* tile(std::size_t first) const {
-    return values_.data() + first / kPanelColumns * dims_ * kPanelColumns;
-  }
-
- private:
-  std::size_t heads_;
-  std::size_t count_;
-  std::size_t dims_;
-  std::vector<float> values_;
-};
-
-/// Up to 16 keys of a block as a panel [dim][kPanelLanes]; lanes without a key hold zeros.
-void fill_panel(const IndexScoreInput& input, std::int64_t offset, std::size_t keys,
-                std::span<float> key, std::vector<float>& panel) {
-  const std::int64_t stride = input.index_cache.layout().strides[1];
-  std::fill(panel.begin(), panel.end(), 0.0f);
-  for (std::size_t lane = 0; lane < keys; ++lane) {
-    decode_key(input, offset + static_cast<std::int64_t>(lane) * stride, key);
-    for (std::size_t d = 0; d < key.size(); ++d) panel[d * kPanelLanes + lane] = key[d];
-  }
-}
-
-/// One request under way: maxima of one block at a time.
-class RequestScores {
- public:
-  RequestScores(const IndexScoreInput& input, const IndexScoreOutput& output,
-                std::int64_t first_row, PanelProduct product)
-      : input_(input),
-        output_(output),
-        first_row_(first_row),
-        product_(product),
-        columns_(input, first_row),
-        maxima_(columns_.count()),
-        key_(static_cast<std::size_t>(input.index_q.dim(2))),
-        panel_(key_.size() * kPanelLanes) {}
-
-  void score(std::int64_t block) {
-    std::fill(maxima_.begin(), maxima_.end(), kNoKey);
-    const std::int64_t start = block * input_.selection.block_size;
-    const std::int64_t end = std::min(start + input_.selection.block_size, context(input_, last()));
-    if (reads_keys(input_, last(), block))  // then any row of the request may, else none does
-      for (std::int64_t first = start; first < end; first += std::int64_t{kPanelLanes})
-        take_keys(block, first, std::min<std::int64_t>(kPanelLanes, end - first));
-    store(block);
-  }
-
- private:
-  std::int64_t last() const { return first_row_ + input_.q_len - 1; }
-
-  void take_keys(std::int64_t block, std::int64_t first, std::int64_t keys) {
-    const std::int64_t offset =
-        block_offset(input_, last(), block) +
-        first % input_.selection.block_size * input_.index_cache.layout().strides[1];
-    fill_panel(input_, offset, static_cast<std::size_t>(keys), key_, panel_);
-    for (std::size_t column = 0; column < columns_.count(); column += kPanelColumns) {
-      float dots[kPanelColumns * kPanelLanes] = {};
-      product_(panel_.data(), columns_.tile(column), key_.size(), dots);
-      for (std::size_t i = 0; i < std::min(kPanelColumns, columns_.count() - column); ++i) {
-        const std::int64_t row = first_row_ + columns_.row(column + i);
-        const std::int64_t visible = std::min(keys, context(input_, row) - first);
-        for (std::int64_t lane = 0; lane < visible; ++lane)
-          maxima_[column + i] =
-              nan_max(maxima_[column + i], dots[i * kPanelLanes + static_cast<std::size_t>(lane)]);
-      }
-    }
-  }
-
-  void store(std::int64_t block) {
-    for (std::size_t column = 0; column < columns_.count(); ++column) {
-      const std::int64_t row = first_row_ + columns_.row(column);
-      if (!is_scored(input_, row, block)) continue;
-      output_.score(columns_.head(column), row, block) = reads_keys(input_, row, block)
-                                                             ? finish(input_, maxima_[column])
-                                                             : mark_of_pinned(input_, row, block);
-    }
-  }
-
-  const IndexScoreInput& input_;
-  const IndexScoreOutput& output_;
-  std::int64_t first_row_;
-  PanelProduct product_;
-  QueryColumns columns_;
-  std::vector<float> maxima_;
-  std::vector<float> key_;
-  std::vector<float> panel_;
-};
-
-}  // namespace
-
-void index_score_fast(const IndexScoreInput& input, const IndexScoreOutput& output, Isa isa) {
-  const auto dims = index_score_shape(input);
-  require_dims("index_score: output score", output.score, dims);
-  for (std::int64_t row = 0; row < dims[1]; row += input.q_len) {
-    RequestScores request(input, output, row, panel_product_for(isa));
-    for (std::int64_t block = 0; block < blocks(input, row + input.q_len - 1); ++block)
-      request.score(block);
-  }
 }
 
 }  // namespace monoref
