@@ -98,10 +98,9 @@ class RequestScores {
         columns_(rows.input, rows.first),
         maxima_(columns_.count()),
         key_(static_cast<std::size_t>(rows.input.index_q.dim(2))),
-        panel_(key_.size() * kPanelLanes) {
-    if (rows.input.contract.index_scores == IndexScores::kSelectable)
-      scale_ = static_cast<float>(rows.input.sm_scale) * 0x1.715476p+0f;  // log2(e) in binary32
-  }
+        panel_(key_.size() * kPanelLanes),
+        is_scaled_(rows.input.contract.index_scores == IndexScores::kSelectable),
+        scale_(static_cast<float>(rows.input.sm_scale) * 0x1.715476p+0f) {}  // log2(e) in binary32
 
   void score(std::int64_t block) {
     std::fill(maxima_.begin(), maxima_.end(), -std::numeric_limits<float>::infinity());
@@ -138,22 +137,22 @@ class RequestScores {
     for (std::size_t column = 0; column < columns_.count(); ++column) {
       const std::int64_t row = rows_.first + columns_.row(column);
       if (!is_scored(rows_.input, row, block)) continue;
-      const float mark = rows_.mark(row, block);
       const float maximum = maxima_[column];
-      output_.score(columns_.head(column), row, block) = mark != 0 ? mark
-                                                         : scale_  ? canonical(maximum * *scale_)
-                                                                   : maximum;
+      const float read = is_scaled_ ? canonical(maximum * scale_) : maximum;
+      const float mark = rows_.mark(row, block);
+      output_.score(columns_.head(column), row, block) = mark != 0 ? mark : read;
     }
   }
 
   RequestRows rows_;
   const IndexScoreOutput& output_;
   PanelProduct product_;
-  std::optional<float> scale_;
   QueryColumns columns_;
   std::vector<float> maxima_;
   std::vector<float> key_;
   std::vector<float> panel_;
+  bool is_scaled_;
+  float scale_;
 };
 
 }  // namespace
