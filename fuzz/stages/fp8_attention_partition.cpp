@@ -495,7 +495,8 @@ Stage fp8_attention_partition_stage() {
       laws::permute("row", {"q", "sparse_block_table", "sparse_context_lens"}),
       {"mass", "values of 1 at equal scores give 1, and l counts the keys", mass_is_one},
       // The scale of K is a factor of the scores alone, that of V of o alone (bug case F10).
-      laws::scale({.inputs = {{"k_scale", 2, -30, 30}, {"sm_scale", -2, -30, 30}}, .outputs = {}}),
+      laws::scale({.inputs = {{"k_scale", 2, -30, 30}, {"sm_scale", -2, -30, 30}, {"q", 0}},
+                   .outputs = {}}),
       laws::scale({.inputs = {{"v_scale", 1, -30, 30}}, .outputs = {{"o"}}}),
       laws::definition({outputs, define, work}),
       laws::ignores("poison_invariance", "table entries past the context change nothing",
