@@ -416,6 +416,10 @@ laws::Region unused_entries(const Case& item) {
   return [contexts](laws::Index at) { return at[2] * kPage >= contexts(at[0], at[1]); };
 }
 
+bool has_scales(const Case& item) {
+  return item.find_input("k_scale") != nullptr;
+}
+
 void define(const Case& item, Outputs& out) {
   fp8_attention_partition(input_of(item),
                           {out[0].tensor.view<std::uint16_t, 4>(), out[1].tensor.view<float, 3>(),
@@ -495,8 +499,9 @@ Stage fp8_attention_partition_stage() {
       laws::permute("row", {"q", "sparse_block_table", "sparse_context_lens"}),
       {"mass", "values of 1 at equal scores give 1, and l counts the keys", mass_is_one},
       // The scale of K is a factor of the scores alone, that of V of o alone (bug case F10).
-      laws::scale({.inputs = {{"k_scale", 2, -30, 30}, {"sm_scale", -2, -30, 30}, {"q", 0}},
-                   .outputs = {}}),
+      laws::scale({.inputs = {{"k_scale", 2, -30, 30}, {"sm_scale", -2, -30, 30}},
+                   .outputs = {},
+                   .applies = has_scales}),
       laws::scale({.inputs = {{"v_scale", 1, -30, 30}}, .outputs = {{"o"}}}),
       laws::definition({outputs, define, work}),
       laws::ignores("poison_invariance", "table entries past the context change nothing",
