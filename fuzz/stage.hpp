@@ -233,8 +233,8 @@ using Evaluate = std::function<Outputs(const Case&)>;
 /// A statement about outputs beyond "equal to the reference". It is asked of the reference and of
 /// the backend alike, so that a mistake both share has one more witness against it.
 struct Property {
-  std::string name;
-  std::string statement;
+  std::string_view name;
+  std::string_view statement;
   /// Nothing if it holds (or does not apply to the case), else what was found.
   std::function<std::optional<std::string>(const Case&, const Outputs&, const Evaluate&)> check;
 };

@@ -31,15 +31,15 @@ std::optional<std::string> broken_sum(const Case& item, std::string_view name,
 
 Property adds_up(std::vector<std::string_view> outputs, std::string statement,
                  std::function<bool(const Case&, const Outputs&)> applies) {
-  return {"partition", std::move(statement),
-          [outputs = std::move(outputs), applies = std::move(applies)](
-              const Case& item, const Outputs& out,
-              const Evaluate& evaluate) -> std::optional<std::string> {
-            if (applies && !applies(item, out)) return std::nullopt;
-            for (const std::string_view name : outputs)
-              if (auto found = broken_sum(item, name, evaluate)) return found;
-            return std::nullopt;
-          }};
+  return property("partition", std::move(statement),
+                  [outputs = std::move(outputs), applies = std::move(applies)](
+                      const Case& item, const Outputs& out,
+                      const Evaluate& evaluate) -> std::optional<std::string> {
+                    if (applies && !applies(item, out)) return std::nullopt;
+                    for (const std::string_view name : outputs)
+                      if (auto found = broken_sum(item, name, evaluate)) return found;
+                    return std::nullopt;
+                  });
 }
 
 Property no_ratio(std::function<bool(const Case&, const Outputs&)> applies) {

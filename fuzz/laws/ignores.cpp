@@ -42,19 +42,20 @@ bool poison_where(Tensor& tensor, const Region& where) {
 
 Property unchanged(std::string name, std::string statement, std::vector<Variant> variants,
                    Sameness same) {
-  return {std::move(name), std::move(statement),
-          [variants = std::move(variants), same = std::move(same)](
-              const Case& item, const Outputs& out,
-              const Evaluate& evaluate) -> std::optional<std::string> {
-            const OutputRegion compared = same.compared ? same.compared(item, out) : nullptr;
-            for (const Variant& variant : variants) {
-              const auto other = variant(item);
-              if (!other) continue;
-              if (const auto at = first_difference(out, evaluate(*other), same.outputs, compared))
-                return *at + " changes";
-            }
-            return std::nullopt;
-          }};
+  return property(
+      std::move(name), std::move(statement),
+      [variants = std::move(variants), same = std::move(same)](
+          const Case& item, const Outputs& out,
+          const Evaluate& evaluate) -> std::optional<std::string> {
+        const OutputRegion compared = same.compared ? same.compared(item, out) : nullptr;
+        for (const Variant& variant : variants) {
+          const auto other = variant(item);
+          if (!other) continue;
+          if (const auto at = first_difference(out, evaluate(*other), same.outputs, compared))
+            return *at + " changes";
+        }
+        return std::nullopt;
+      });
 }
 
 Property ignores(std::string name, std::string statement, std::vector<Ignored> ignored,

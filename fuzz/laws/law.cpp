@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
 namespace monoref::laws {
 namespace {
@@ -47,6 +49,17 @@ std::optional<std::string> difference_of(const NamedTensor& before, const Tensor
 }
 
 }  // namespace
+
+Property property(
+    std::string name, std::string statement,
+    std::function<std::optional<std::string>(const Case&, const Outputs&, const Evaluate&)> check) {
+  static std::deque<std::string> texts;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const std::string_view kept_name = texts.emplace_back(std::move(name));
+  const std::string_view kept_statement = texts.emplace_back(std::move(statement));
+  return {kept_name, kept_statement, std::move(check)};
+}
 
 void each_element(const Layout& layout, const std::function<void(Index, std::int64_t)>& visit) {
   const std::vector<std::size_t> axes = axes_by_stride(layout);

@@ -29,6 +29,11 @@ using Compared = std::function<OutputRegion(const Case&, const Outputs&)>;
 using Variant = std::function<std::optional<Case>(const Case&)>;
 using Applies = std::function<bool(const Case&)>;
 
+/// A property whose name and statement are made here; they live as long as the program.
+Property property(
+    std::string name, std::string statement,
+    std::function<std::optional<std::string>(const Case&, const Outputs&, const Evaluate&)> check);
+
 /// Calls `visit` for every element that has storage, with its offset in elements, in the order of
 /// storage. Padding is no element. Strides of axes with more than one part must keep elements
 /// apart.

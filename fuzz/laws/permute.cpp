@@ -80,22 +80,23 @@ std::optional<std::string> broken_at(std::string_view name, const Tensor& before
 }
 
 Property independence(Independence about, std::string when) {
-  return {std::move(about.name), std::move(about.statement),
-          [about, when = std::move(when)](const Case& item, const Outputs& out,
-                                          const Evaluate& evaluate) -> std::optional<std::string> {
-            if (about.applies && !about.applies(item)) return std::nullopt;
-            const Parts order = about.order(item);
-            if (order.empty()) return std::nullopt;
-            const Outputs other = evaluate(variant_of(about, item, order));
-            const OutputRegion compared = about.compared ? about.compared(item, out) : nullptr;
-            for (const Axis& axis : outputs_of(about, out)) {
-              const Places places(order, about.outputs_follow, axis.axis, run_of(axis, item));
-              if (const auto place = broken_at(axis.tensor, output(out, axis.tensor),
-                                               output(other, axis.tensor), places, compared))
-                return fmt::format("{} changes {}", *place, when);
-            }
-            return std::nullopt;
-          }};
+  return property(
+      std::move(about.name), std::move(about.statement),
+      [about, when = std::move(when)](const Case& item, const Outputs& out,
+                                      const Evaluate& evaluate) -> std::optional<std::string> {
+        if (about.applies && !about.applies(item)) return std::nullopt;
+        const Parts order = about.order(item);
+        if (order.empty()) return std::nullopt;
+        const Outputs other = evaluate(variant_of(about, item, order));
+        const OutputRegion compared = about.compared ? about.compared(item, out) : nullptr;
+        for (const Axis& axis : outputs_of(about, out)) {
+          const Places places(order, about.outputs_follow, axis.axis, run_of(axis, item));
+          if (const auto place = broken_at(axis.tensor, output(out, axis.tensor),
+                                           output(other, axis.tensor), places, compared))
+            return fmt::format("{} changes {}", *place, when);
+        }
+        return std::nullopt;
+      });
 }
 
 Independence along_axis_0(std::string_view part, std::initializer_list<std::string_view> inputs) {

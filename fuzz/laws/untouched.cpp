@@ -26,22 +26,23 @@ std::optional<std::string> touched(std::string_view name, const Tensor& before, 
 
 Property untouched(std::string name, std::string statement, std::vector<InPlace> outputs,
                    std::function<OutputRegion(const Case&)> may_change) {
-  return {std::move(name), std::move(statement),
-          [outputs = std::move(outputs), may_change = std::move(may_change)](
-              const Case& item, const Outputs& out, const Evaluate&) -> std::optional<std::string> {
-            const OutputRegion region = may_change(item);
-            for (const InPlace& place : outputs) {
-              const Tensor* before =
-                  item.find_input(std::string(place.before.empty() ? place.output : place.before));
-              const auto after = std::find_if(
-                  out.begin(), out.end(),
-                  [&](const NamedTensor& named) { return named.name == place.output; });
-              if (before == nullptr || after == out.end()) continue;
-              if (auto found = touched(place.output, *before, after->tensor, region))
-                return *found + " has changed, nobody names it";
-            }
-            return std::nullopt;
-          }};
+  return property(
+      std::move(name), std::move(statement),
+      [outputs = std::move(outputs), may_change = std::move(may_change)](
+          const Case& item, const Outputs& out, const Evaluate&) -> std::optional<std::string> {
+        const OutputRegion region = may_change(item);
+        for (const InPlace& place : outputs) {
+          const Tensor* before =
+              item.find_input(std::string(place.before.empty() ? place.output : place.before));
+          const auto after = std::find_if(out.begin(), out.end(), [&](const NamedTensor& named) {
+            return named.name == place.output;
+          });
+          if (before == nullptr || after == out.end()) continue;
+          if (auto found = touched(place.output, *before, after->tensor, region))
+            return *found + " has changed, nobody names it";
+        }
+        return std::nullopt;
+      });
 }
 
 }  // namespace monoref::laws
