@@ -156,7 +156,7 @@ Property scale(Scaling about) {
       std::move(name), std::move(statement),
       [about = std::move(about)](const Case& item, const Outputs& out, const Evaluate& evaluate) {
         return broken(about, item, out, evaluate);
-      }};
+      });
 }
 
 }  // namespace monoref::laws
