@@ -152,7 +152,7 @@ std::optional<std::string> broken(const Scaling& about, const Case& item, const 
 Property scale(Scaling about) {
   std::string name = about.name.empty() ? name_of(about) : about.name;
   std::string statement = statement_of(about);
-  return {
+  return property(
       std::move(name), std::move(statement),
       [about = std::move(about)](const Case& item, const Outputs& out, const Evaluate& evaluate) {
         return broken(about, item, out, evaluate);
