@@ -62,6 +62,25 @@ TEST(GpuBackend, NeighbouringExtentsShareACanary) {
   EXPECT_EQ(store(5001), "buffer 'cache': written 0 bytes past its end (5001 bytes)");
 }
 
+TEST(GpuBackend, BeginsBuffersOffTheirAlignment) {
+  Script script;
+  const auto backend = make_pretend_backend(script);
+  const std::vector<std::uint8_t> bytes{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto image = std::as_bytes(std::span(bytes));
+  backend->place(std::vector<BufferRequest>{{"dense", {{0, 9}}, 16, image, {}, 6},
+                                            {"sparse", {{0, 2}, {5000, 7}}, 16, image, {}, 10}});
+  EXPECT_EQ(backend->damaged_guard(), std::nullopt);
+  for (const auto& [index, offset] : {std::pair(0, 6), {1, 10}}) {
+    const auto at = static_cast<std::size_t>(index);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(backend->address(at)) % 16,
+              static_cast<std::uintptr_t>(offset));
+    EXPECT_EQ(content<std::uint8_t>(*backend, at, 9), bytes);
+  }
+  run(*backend, "monoref_test_store", row(1, 1), pointer<std::uint8_t>(*backend, 1),
+      std::int64_t{5007}, 24U);
+  EXPECT_EQ(backend->damaged_guard(), "buffer 'sparse': written 0 bytes past its end (5007 bytes)");
+}
+
 TEST(GpuBackend, CrashAndRecovery) {
   Script script;
   const auto backend = make_pretend_backend(script);

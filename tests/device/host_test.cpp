@@ -358,6 +358,8 @@ TEST(HostMemory, RefusesWrongRequests) {
   const auto image = std::as_bytes(std::span(bytes));
   EXPECT_EQ(message({"a", {{0, 8}}, 24, image}),
             "buffer 'a': alignment is 24, must be a power of two up to 4096");
+  EXPECT_EQ(message({"a", {{0, 8}}, 16, image, {}, 16}),
+            "buffer 'a': base_offset is 16, must be below its alignment, 16");
   EXPECT_EQ(message({"a", {{0, 9}}, 16, image}),
             "buffer 'a': image has 8 bytes, its extents have 9");
   EXPECT_NE(message({"a", {{4, 4}, {6, 4}}, 16, image}).find("buffer 'a': extent of 4 bytes at 6"),
@@ -388,6 +390,29 @@ TEST(HostMemory, KeepsAlignmentAndContentOverManyCases) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(backend->address(i)) % requests[i].alignment, 0U);
       EXPECT_EQ(content<std::uint8_t>(*backend, i, images[i].size()), images[i]);
     }
+  }
+}
+
+TEST(HostMemory, BeginsBuffersOffTheirAlignmentAndGuardsBothEnds) {
+  const auto backend = make_host_backend(64);
+  const std::vector<std::uint8_t> bytes(48, 7);
+  const auto image = std::as_bytes(std::span(bytes));
+  for (std::size_t offset = 0; offset < 16; ++offset) {
+    backend->place(
+        std::vector<BufferRequest>{{"dense", {{0, 48}}, 16, image, {}, offset},
+                                   {"sparse", {{9, 8}, {70000, 40}}, 16, image, {}, offset}});
+    EXPECT_EQ(backend->damaged_guard(), std::nullopt) << offset;
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(backend->address(i)) % 16, offset);
+      EXPECT_EQ(content<std::uint8_t>(*backend, i, 48), bytes);
+    }
+    auto* const base = static_cast<std::uint8_t*>(backend->address(0));
+    base[-1] ^= 1;
+    EXPECT_NE(backend->damaged_guard(), std::nullopt) << offset;
+    base[-1] ^= 1;
+    if (offset == 0) continue;  // the buffer ends where no access begins
+    base[48] ^= 1;
+    EXPECT_NE(backend->damaged_guard(), std::nullopt) << offset;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/backend.hpp"
+#include "device/launch/launch.hpp"
 
 namespace monoref::device {
 
@@ -34,7 +35,24 @@ class KernelBench {
     return {images_.size() - 1};
   }
 
-  /// Parameters in the kernel's order: buffers, and integers of exactly the parameter's type.
+  /// A launch by its arguments' names.
+  template <class Args>
+  void run(const Args& args, const device::launch::Shape& shape = {}) {
+    run_on(grid_of(args, backend_->wave(), shape), args);
+  }
+  /// The same on any grid, also one that the kernel does not take.
+  template <class Args>
+  void run_on(const Grid& grid, const Args& args) {
+    place();
+    args.pass([&](const auto&... values) {
+      const KernelArgument arguments[] = {device::launch::argument(values)...};
+      backend_->launch(args.kernel(), grid, arguments);
+    });
+    finish(std::string(args.kernel()));
+  }
+
+  /// For kernels of no stage. Parameters in the kernel's order: buffers, and integers of exactly
+  /// the parameter's type.
   template <class... Parameters>
   void launch(const std::string& kernel, const Grid& grid, Parameters... parameters) {
     place();
@@ -44,16 +62,14 @@ class KernelBench {
     for (const auto& value : values)
       arguments.push_back({value.data(), static_cast<std::uint32_t>(value.size())});
     backend_->launch(kernel, grid, arguments);
-    const RunReport report = backend_->finish();
-    ASSERT_EQ(report.status, RunStatus::kOk) << kernel << ": " << report.message;
-    const std::string damage = backend_->damaged_guard().value_or("");
-    ASSERT_EQ(damage, "") << kernel;
+    finish(kernel);
   }
 
-  /// Where a buffer lies, for an argument that names several. All buffers have been added.
-  void* address(Buffer buffer) {
+  /// Where a buffer lies. All buffers have been added.
+  template <class T>
+  T* at(Buffer buffer) {
     place();
-    return backend_->address(buffer.index);
+    return static_cast<T*>(backend_->address(buffer.index));
   }
 
   template <class T>
@@ -64,6 +80,13 @@ class KernelBench {
   }
 
  private:
+  void finish(const std::string& kernel) {
+    const RunReport report = backend_->finish();
+    ASSERT_EQ(report.status, RunStatus::kOk) << kernel << ": " << report.message;
+    const std::string damage = backend_->damaged_guard().value_or("");
+    ASSERT_EQ(damage, "") << kernel;
+  }
+
   void place() {
     if (placed_) return;
     placed_ = true;
