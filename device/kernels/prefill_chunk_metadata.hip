@@ -10,20 +10,12 @@
 
 #include "device/kernels/cache_length.hpp"
 #include "device/kernels/flat_grid.hpp"
+#include "device/kernels/prefix_sum.hpp"
 #include "device/kernels/row_copy.hpp"
 #include "device/simt.hpp"
 
 namespace monoref::kernels {
 namespace {
-
-/// Inclusive prefix sum of one number a lane over the wave.
-MONOREF_DEVICE MONOREF_WAVE_COLLECTIVE std::uint32_t wave_inclusive_sum(std::uint32_t value) {
-  for (int distance = 1; distance < simt::kWave; distance *= 2) {
-    const std::uint32_t below = simt::shuffle_up(value, distance);
-    if (simt::lane() >= distance) value += below;
-  }
-  return value;
-}
 
 /// A run of queries or entries, counted from the chunk's first.
 struct Range {
