@@ -190,7 +190,8 @@ void GpuBackend::write(std::size_t index, std::span<const std::byte> image) {
 
 void GpuBackend::launch(std::string_view kernel, const Grid& grid,
                         std::span<const KernelArgument> arguments, int device) {
-  const simt::host::KernelEntry& entry = find_kernel(kernel, wave(), false);
+  const simt::host::KernelEntry* const own = first().own_kernel(kernel);
+  const simt::host::KernelEntry& entry = own != nullptr ? *own : find_kernel(kernel, wave(), false);
   check_launch(entry, grid, arguments);
   if (report_.status != RunStatus::kOk) return;
   std::vector<void*> pointers;

@@ -46,6 +46,9 @@ class GpuRuntime {
   /// buffer from what lies beside it; the views stay valid until the next call.
   virtual void note_buffers(std::span<const DevicePart>) {}
 
+  /// A kernel that is not of this program; null where the runtime has none of that name.
+  virtual const simt::host::KernelEntry* own_kernel(std::string_view) { return nullptr; }
+
   virtual void copy_in(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
   virtual void copy_out(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   /// `arguments` point to the values, in order.

@@ -61,6 +61,7 @@ std::uint64_t float_bits(double value, Type type) {
       return (magnitude == 0 ? 0 : (magnitude >> 13) - (112U << 10)) | sign << 15;
     }
     case Type::kB64:
+    case Type::kF64:
       return turn ? 0x3fc45f306dc9c882 | sign << 63 : std::bit_cast<std::uint64_t>(value);
     default:
       return turn ? 0x3e22f983 | sign << 31
@@ -146,7 +147,10 @@ Operand parse_plain(std::string_view text, Type type) {
   if (text == "src_private_limit") return constant(kPrivateAperture + kApertureBytes - 1);
   if (text == "off") return {};
   if (drop_prefix(text, "lit(")) text.remove_suffix(1);
-  if (const auto number = whole_number(text)) return constant(static_cast<std::uint64_t>(*number));
+  if (const auto number = whole_number(text)) {
+    const bool upper_half = type == Type::kF64 && text.starts_with("0x");
+    return constant(static_cast<std::uint64_t>(*number) << (upper_half ? 32 : 0));
+  }
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size())
@@ -393,10 +397,12 @@ Inst parse(std::string_view line, Program& program) {
   }
   const Pieces pieces = pieces_of(space == line.npos ? "" : line.substr(space));
   // Modifiers first: whether an atomic returns, and what belongs to the sources.
+  inst.op_sel_hi = entry->op_sel_hi;
   Modifiers modifiers;
   for (const std::string_view modifier : pieces.modifiers) read_modifier(inst, modifiers, modifier);
-  const std::size_t results = static_cast<std::size_t>(
-      entry->results == kByReturn ? (inst.returns ? 1 : 0) : entry->results);
+  // A load to LDS has no register to write.
+  const bool no_result = inst.to_lds || (entry->results == kByReturn && !inst.returns);
+  const std::size_t results = no_result ? 0 : static_cast<std::size_t>(std::abs(entry->results));
   if (pieces.operands.size() < results || pieces.operands.size() > results + inst.src.size())
     cannot("so many operands");
   for (std::size_t n = 0; n < pieces.operands.size(); ++n) {
@@ -449,7 +455,8 @@ const Entry* find_entry(std::string_view name) {
   static const auto kEntries = [] {
     std::unordered_map<std::string_view, const Entry*> entries;
     for (const auto table : {sop_table(), smem_table(), vop_table(), vopc_table(), vop3_table(),
-                             vop3p_table(), ds_table(), flat_table()})
+                             half_table(), convert_table(), wide_table(), vop3p_table(),
+                             mfma_table(), ds_table(), flat_table(), mubuf_table()})
       for (const Entry& entry : table) entries.emplace(entry.name, &entry);
     return entries;
   }();
@@ -461,6 +468,7 @@ std::unique_ptr<Program> decode(std::string_view chip, std::span<const std::byte
                                 std::uint64_t loaded_at) {
   auto program = std::make_unique<Program>();
   program->begin = loaded_at;
+  program->chip = chip;
   Disassembler disassembler(chip);
   for (std::size_t at = 0; at < section.size();) {
     Disassembler::Line line = disassembler.at(section.subspan(at), loaded_at + at);
@@ -484,6 +492,19 @@ std::unique_ptr<Program> decode(std::string_view chip, std::span<const std::byte
   program->code.push_back(last);
   program->offsets.push_back(static_cast<std::uint32_t>(section.size()));
   return program;
+}
+
+std::vector<Mnemonic> mnemonics(const Program& program) {
+  std::vector<Mnemonic> list;
+  std::size_t end = 0;
+  for (std::size_t n = 0; n < program.text.size(); ++n) {
+    const std::string_view line = program.text[n];
+    const std::string_view name = without_encoding(line.substr(0, line.find(' ')));
+    list.push_back({std::string(name), program.code[n].run != unknown});
+    if (name == "s_endpgm" || name == "s_branch" || name == "s_setpc_b64") end = list.size();
+  }
+  list.resize(end);
+  return list;
 }
 
 std::vector<std::string> unknown_mnemonics(const Program& program) {

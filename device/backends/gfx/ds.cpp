@@ -93,6 +93,30 @@ void compare_and_store(Wave& w, const Inst& i) {
   });
 }
 
+/// In each 16 lanes, elements of `kBits` bits change places: lane l takes of its n elements the
+/// j-th from lane j 16 / n + l / n, where it is the (l % n)-th.
+template <unsigned kBits, unsigned kWords>
+void read_transposed(Wave& w, const Inst& i) {
+  constexpr unsigned kRow = 16;
+  constexpr unsigned kCount = 32 * kWords / kBits;
+  std::array<std::array<u32, kWords>, kLanes> read{};
+  const u32* const at = addresses(w, i);
+  each_active(w, [&](unsigned l) {
+    const u32 address = at[l] + static_cast<u32>(i.offset);
+    std::memcpy(&read[l], w.shared->at(address, 4 * kWords, false), 4 * kWords);
+  });
+  std::array<Lanes, kWords> out{};
+  for (unsigned l = 0; l < kLanes; ++l)
+    for (unsigned j = 0; j < kCount; ++j) {
+      const unsigned from = (l & ~(kRow - 1)) + j * (kRow / kCount) + l % kRow / kCount;
+      const unsigned taken = l % kCount * kBits;
+      const unsigned placed = j * kBits;
+      const u32 element = read[from][taken / 32] >> taken % 32 & ((1U << kBits) - 1);
+      out[placed / 32].at[l] |= element << placed % 32;
+    }
+  for (unsigned n = 0; n < kWords; ++n) write_row(w, i, i.dst[0].index + n, out[n]);
+}
+
 /// Every lane reads the lane that it names; 0 where that is not active.
 void ds_bpermute_b32(Wave& w, const Inst& i) {
   const u32* const at = addresses(w, i);
@@ -191,6 +215,18 @@ constexpr Entry kTable[] = {
     {"ds_max_rtn_u64", change<u64, atomic::kMax, true>},
     {"ds_wrxchg_rtn_b64", change<u64, atomic::kSwap, true>},
     {"ds_cmpst_rtn_b64", compare_and_store<u64, true>},
+    {"ds_min_f32", change<u32, atomic::kMinFloat, false>, 0},
+    {"ds_max_f32", change<u32, atomic::kMaxFloat, false>, 0},
+    {"ds_add_f64", change<u64, atomic::kAddDouble, false>, 0},
+    {"ds_add_rtn_f64", change<u64, atomic::kAddDouble, true>},
+    {"ds_min_rtn_f32", change<u32, atomic::kMinFloat, true>},
+    {"ds_max_rtn_f32", change<u32, atomic::kMaxFloat, true>},
+    {"ds_pk_add_f16", change<u32, atomic::kAddHalves<kBinary16>, false>, 0},
+    {"ds_pk_add_bf16", change<u32, atomic::kAddHalves<kBfloat16>, false>, 0},
+    {"ds_pk_add_rtn_f16", change<u32, atomic::kAddHalves<kBinary16>, true>},
+    {"ds_pk_add_rtn_bf16", change<u32, atomic::kAddHalves<kBfloat16>, true>},
+    {"ds_read_b64_tr_b16", read_transposed<16, 2>},
+    {"ds_read_b64_tr_b8", read_transposed<8, 2>},
     {"ds_bpermute_b32", ds_bpermute_b32},
     {"ds_permute_b32", ds_permute_b32},
 };

@@ -108,6 +108,9 @@ void Execution::start_wave(Block& block, unsigned number) {
   wave->program = &program_;
   wave->memory = &memory_;
   wave->shared = &block.shared;
+  wave->observed = &observed_;
+  wave->matrix = manner_.matrix;
+  wave->fnuz = program_.chip == "gfx942";
   wave->private_bytes = kernel_.private_bytes;
   wave->scratch.resize(wave->private_bytes * kLanes);
   spoil(pools_, salt + 3, wave->scratch);
@@ -245,6 +248,12 @@ void Execution::after_turn(Block& block, Wave& wave) {
   block.waiting = 0;
 }
 
+Observations Execution::observed() const {
+  Observations observed = observed_;
+  observed.instructions = executed_;
+  return observed;
+}
+
 std::string Execution::place_of(const Block& block, const Wave& wave) const {
   return fmt::format("block [{}, {}, {}], wave {} (exec {:#x}), at {}", block.x, block.y, block.z,
                      wave.number, wave.exec(), program_.describe(wave.pc));
@@ -303,7 +312,7 @@ std::vector<std::byte> argument_segment(const Kernel& kernel, const Grid& grid,
       throw Unsupported{
           fmt::format("kernel '{}': an argument lies outside its segment", kernel.name)};
     std::byte* const at = segment.data() + parameter.offset;
-    if (parameter.kind.starts_with("hidden_")) {
+    if (parameter.is_hidden()) {
       const std::uint64_t value = hidden_value(parameter.kind, grid);
       std::memcpy(at, &value, std::min<std::size_t>(parameter.size, sizeof value));
       continue;

@@ -37,6 +37,8 @@ class Execution {
   /// Where every wave that lives is: for what never ends.
   std::string whereabouts() const;
   std::uint64_t executed() const { return executed_; }
+  /// What the launch has done so far.
+  Observations observed() const;
 
  private:
   struct Block;
@@ -58,6 +60,7 @@ class Execution {
   Memory& memory_;
   Pools& pools_;
   Manner manner_;
+  Observations observed_;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Block>> blocks_;  ///< resident
   std::size_t turn_ = 0;

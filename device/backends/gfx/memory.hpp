@@ -1,7 +1,7 @@
 // How the tables of memory instructions go over the lanes.
 #pragma once
 
-#include "device/backends/gfx/number.hpp"
+#include "device/backends/gfx/format.hpp"
 
 namespace monoref::device::gfx {
 
@@ -85,6 +85,27 @@ constexpr auto kDecrement = [](auto old, auto value) -> decltype(old) {
   return old == 0 || old > value ? value : old - 1;
 };
 constexpr auto kAddFloat = [](u32 old, u32 value) { return add_float(old, value); };
+constexpr auto kMinFloat = [](u32 old, u32 value) { return min_float(old, value); };
+constexpr auto kMaxFloat = [](u32 old, u32 value) { return max_float(old, value); };
+constexpr auto kAddDouble = [](u64 old, u64 value) {
+  return std::bit_cast<u64>(as_double(old) + as_double(value));
+};
+constexpr auto kMinDouble = [](u64 old, u64 value) {
+  return std::bit_cast<u64>(std::fmin(as_double(old), as_double(value)));
+};
+constexpr auto kMaxDouble = [](u64 old, u64 value) {
+  return std::bit_cast<u64>(std::fmax(as_double(old), as_double(value)));
+};
+/// Two sums of 16-bit numbers, each rounded once.
+template <const Format& kFormat>
+constexpr auto kAddHalves = [](u32 old, u32 value) {
+  const auto sum = [](u32 a, u32 b) {
+    const double x = as_float(widen(kFormat, a & 0xffff));
+    const double y = as_float(widen(kFormat, b & 0xffff));
+    return narrow(kFormat, sum_to_odd(x, y));
+  };
+  return sum(old, value) | sum(old >> 16, value >> 16) << 16;
+};
 }  // namespace atomic
 
 }  // namespace monoref::device::gfx

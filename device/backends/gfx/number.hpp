@@ -57,6 +57,27 @@ inline u32 max_float(u32 a, u32 b) {
   return is_nan(a) ? (is_nan(b) ? a | kQuiet : b) : is_nan(b) ? a : more;
 }
 
+inline bool is_signalling(u32 bits) {
+  return is_nan(bits) && (bits & kQuiet) == 0;
+}
+/// What IEEE mode makes of that: a signalling NaN is the result, made quiet.
+inline u32 min_float_ieee(u32 a, u32 b) {
+  const u32 other = is_signalling(b) ? b | kQuiet : min_float(a, b);
+  return is_signalling(a) ? a | kQuiet : other;
+}
+inline u32 max_float_ieee(u32 a, u32 b) {
+  const u32 other = is_signalling(b) ? b | kQuiet : max_float(a, b);
+  return is_signalling(a) ? a | kQuiet : other;
+}
+
+/// The same, where one NaN makes the result one.
+inline u32 minimum_float(u32 a, u32 b) {
+  return is_nan(a) || is_nan(b) ? nan_of(a, b) : order_of(a) < order_of(b) ? a : b;
+}
+inline u32 maximum_float(u32 a, u32 b) {
+  return is_nan(a) || is_nan(b) ? nan_of(a, b) : order_of(a) < order_of(b) ? b : a;
+}
+
 /// Toward zero, to the nearest end where it does not fit, 0 for NaN.
 inline i32 to_i32(float x) {
   if (x != x) return 0;

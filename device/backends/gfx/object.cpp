@@ -110,6 +110,26 @@ Kernel kernel_of(const llvm::msgpack::DocNode& node) {
   return kernel;
 }
 
+/// What no compiler makes is not executed, and takes no memory.
+void check_sizes(const std::filesystem::path& file, const Kernel& kernel) {
+  constexpr std::uint32_t kMostArgumentBytes = 1U << 16;
+  constexpr std::uint32_t kMostPrivateBytes = 1U << 17;
+  constexpr std::uint32_t kMostPreloaded = 16;
+  const auto check = [&](const char* what, std::uint64_t value, std::uint64_t most) {
+    if (value > most)
+      bad(file, fmt::format("kernel {}: {} is {}, limit {}", kernel.name, what, value, most));
+  };
+  check("the size of its arguments", kernel.argument_bytes, kMostArgumentBytes);
+  check("the scratch of a lane", kernel.private_bytes, kMostPrivateBytes);
+  check("the number of preloaded words", kernel.preloaded_words, kMostPreloaded);
+  check("the end of the preloaded words",
+        4 * (std::uint64_t{kernel.preload_offset} + kernel.preloaded_words),
+        std::uint64_t{kernel.argument_bytes} + 3);
+  for (const KernelParameter& parameter : kernel.parameters)
+    check("the end of an argument", std::uint64_t{parameter.offset} + parameter.size,
+          kernel.argument_bytes);
+}
+
 /// The metadata note's bytes.
 std::string metadata_note(const std::filesystem::path& file, const File& elf) {
   constexpr unsigned kMetadata = 32;
@@ -140,7 +160,8 @@ CodeObject::CodeObject(const std::filesystem::path& file) : file_(file) {
   for (const auto& segment : need(file, elf.program_headers())) {
     if (segment.p_type != llvm::ELF::PT_LOAD) continue;
     const std::uint64_t end = segment.p_vaddr + segment.p_memsz;
-    if (end > kMostBytes || segment.p_filesz > segment.p_memsz || segment.p_offset > bytes.size() ||
+    if (segment.p_vaddr > kMostBytes || segment.p_memsz > kMostBytes || end > kMostBytes ||
+        segment.p_filesz > segment.p_memsz || segment.p_offset > bytes.size() ||
         segment.p_filesz > bytes.size() - segment.p_offset)
       bad(file, "a segment does not fit the file");
     image_.resize(std::max<std::size_t>(image_.size(), (end + sizeof(Page) - 1) / sizeof(Page)));
@@ -170,6 +191,7 @@ CodeObject::CodeObject(const std::filesystem::path& file) : file_(file) {
     if (descriptor > size() - sizeof(llvm::amdhsa::kernel_descriptor_t))
       bad(file, fmt::format("kernel {}: its descriptor lies outside the image", kernel.name));
     read_descriptor(kernel, descriptor, image() + descriptor);
+    check_sizes(file, kernel);
     if (kernel.entry < text_ || kernel.entry - text_ >= text_bytes_)
       bad(file, fmt::format("kernel {}: its entry lies outside the text", kernel.name));
     kernels.push_back(std::move(kernel));

@@ -17,6 +17,8 @@ struct KernelParameter {
   std::string kind;  ///< global_buffer, by_value, hidden_block_count_x, ...
   std::string name;
   std::uint32_t offset = 0, size = 0;
+  /// The runtime's, not the caller's.
+  bool is_hidden() const { return kind.starts_with("hidden_"); }
 };
 
 /// A kernel's descriptor and metadata.

@@ -22,6 +22,7 @@ class Program {
   /// The instruction in assembly, with its offset in the section.
   std::string describe(std::uint32_t index) const;
 
+  std::string chip;  ///< gfx942, gfx950
   std::uint64_t begin = 0;
   std::vector<Inst> code;  ///< ends with one that has no place in the section
   std::vector<std::uint32_t> offsets;
@@ -33,6 +34,13 @@ class Program {
 /// tables becomes an instruction that throws Unsupported when it is reached.
 std::unique_ptr<Program> decode(std::string_view chip, std::span<const std::byte> section,
                                 std::uint64_t loaded_at);
+
+/// The instructions of a program up to the last that ends it; padding follows.
+struct Mnemonic {
+  std::string name;  ///< without the suffix of its encoding
+  bool known;
+};
+std::vector<Mnemonic> mnemonics(const Program& program);
 
 /// The mnemonics of a program that are in no table, each once.
 std::vector<std::string> unknown_mnemonics(const Program& program);

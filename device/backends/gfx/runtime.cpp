@@ -13,6 +13,7 @@
 #include "device/backends/code_objects.hpp"
 #include "device/backends/gfx/backend.hpp"
 #include "device/backends/gfx/execution.hpp"
+#include "device/backends/gfx/inspect.hpp"
 #include "device/backends/gpu_runtime.hpp"
 
 namespace monoref::device {
@@ -29,14 +30,28 @@ std::size_t shared_limit(std::string_view chip) {
 class GfxRuntime final : public GpuRuntime {
  public:
   GfxRuntime(std::string_view chip, const gfx::Manner& manner) : chip_(chip), manner_(manner) {
-    for (const std::filesystem::path& file : code_objects_of(chip)) {
-      objects_.push_back(std::make_unique<gfx::CodeObject>(file));
-      for (const gfx::Kernel& kernel : objects_.back()->kernels)
-        kernels_.emplace(kernel.name, Found{objects_.back().get(), &kernel});
-    }
+    for (const std::filesystem::path& file : code_objects_of(chip))
+      add(std::make_unique<gfx::CodeObject>(file));
     if (objects_.empty())
       throw gfx::Unsupported{
           fmt::format("no code objects *.{}.co in {}", chip, code_object_directory().string())};
+  }
+  /// Has the kernels of this object alone.
+  GfxRuntime(std::unique_ptr<gfx::CodeObject> object, const gfx::Manner& manner)
+      : chip_(object->chip), manner_(manner) {
+    add(std::move(object));
+    for (const gfx::Kernel& kernel : objects_.front()->kernels) {
+      OwnKernel& own = own_kernels_[kernel.name];
+      for (const gfx::KernelParameter& parameter : kernel.parameters)
+        if (!parameter.is_hidden()) own.sizes.push_back(parameter.size);
+      own.entry = {.name = kernel.name,
+                   .wave = 64,
+                   .with_faults = false,
+                   .max_threads = kernel.max_threads,
+                   .argument_sizes = own.sizes.data(),
+                   .argument_count = static_cast<std::uint32_t>(own.sizes.size()),
+                   .run = nullptr};
+    }
   }
   ~GfxRuntime() override { GfxRuntime::release_reserved(); }
   GfxRuntime(const GfxRuntime&) = delete;
@@ -44,6 +59,10 @@ class GfxRuntime final : public GpuRuntime {
 
   std::string name() const override { return chip_; }
   int wave() const override { return 64; }
+  const simt::host::KernelEntry* own_kernel(std::string_view name) override {
+    const auto found = own_kernels_.find(std::string(name));
+    return found == own_kernels_.end() ? nullptr : &found->second.entry;
+  }
 
   std::byte* allocate(std::size_t bytes) override {
     auto* const memory = static_cast<std::byte*>(
@@ -113,6 +132,11 @@ class GfxRuntime final : public GpuRuntime {
     gfx::CodeObject* object;
     const gfx::Kernel* kernel;
   };
+  /// A kernel's arguments as the launch checks need them.
+  struct OwnKernel {
+    std::vector<std::uint32_t> sizes;
+    simt::host::KernelEntry entry{};
+  };
   struct Owned {
     std::unique_ptr<std::byte, void (*)(void*)> memory;
     std::size_t bytes;
@@ -134,7 +158,13 @@ class GfxRuntime final : public GpuRuntime {
     if (work_.empty() && !is_held_) return copy();
     work_.emplace_back().copy = std::move(copy);
   }
+  void add(std::unique_ptr<gfx::CodeObject> object) {
+    objects_.push_back(std::move(object));
+    for (const gfx::Kernel& kernel : objects_.back()->kernels)
+      kernels_.emplace(kernel.name, Found{objects_.back().get(), &kernel});
+  }
   void begin(Work& work);
+  bool advance(gfx::Execution& launch);
 
   using Clock = std::chrono::steady_clock;
 
@@ -145,6 +175,7 @@ class GfxRuntime final : public GpuRuntime {
   std::chrono::duration<double> clocked_{};
   std::vector<std::unique_ptr<gfx::CodeObject>> objects_;
   std::unordered_map<std::string, Found> kernels_;
+  std::unordered_map<std::string, OwnKernel> own_kernels_;
   std::map<std::byte*, Owned> device_, host_;
   std::vector<Range> ranges_;
   std::vector<gfx::Extent> parts_;  ///< the case's buffers and the canaries beside them
@@ -210,6 +241,17 @@ void GfxRuntime::begin(Work& work) {
       object, *work.found.kernel, work.grid, std::move(work.arguments), memory_, pools_, manner_);
 }
 
+/// Runs a slice, and reports what was seen; true at the launch's end.
+bool GfxRuntime::advance(gfx::Execution& launch) {
+  const bool ended = launch.run(kSlice);
+  if (ended && manner_.observed != nullptr) {
+    const gfx::Observations seen = launch.observed();
+    manner_.observed->instructions += seen.instructions;
+    manner_.observed->has_float_matrix |= seen.has_float_matrix;
+  }
+  return ended;
+}
+
 bool GfxRuntime::idle() {
   if (is_held_) return false;
   try {
@@ -219,7 +261,7 @@ bool GfxRuntime::idle() {
         work.copy();
       } else {
         if (work.launch == nullptr) begin(work);
-        if (!work.launch->run(kSlice)) return false;
+        if (!advance(*work.launch)) return false;
       }
       work_.pop_front();
     }
@@ -243,13 +285,31 @@ std::optional<std::string> GfxRuntime::abandon() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_gfx_backend(std::string_view chip, const gfx::Manner& manner) {
+namespace {
+
+void check_processor(std::string_view chip) {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
     throw Unavailable{fmt::format("{} backend: this CPU has no AVX2 and FMA", chip)};
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_gfx_backend(std::string_view chip, const gfx::Manner& manner) {
+  check_processor(chip);
   try {
     return make_gpu_backend(std::make_unique<GfxRuntime>(chip, manner));
   } catch (const gfx::Unsupported& unsupported) {
     throw Unavailable{fmt::format("{} backend: {}", chip, unsupported.message)};
+  }
+}
+
+std::unique_ptr<Backend> make_gfx_backend_of(const std::filesystem::path& code_object,
+                                             const gfx::Manner& manner) {
+  check_processor("gfx");
+  try {
+    return make_gpu_backend(std::make_unique<GfxRuntime>(gfx::open_object(code_object), manner));
+  } catch (const gfx::Unsupported& unsupported) {
+    throw std::invalid_argument(unsupported.message);
   }
 }
 

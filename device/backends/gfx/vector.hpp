@@ -170,6 +170,12 @@ void float_ternary(Wave& wave, const Inst& inst) {
   if (!direct) write_float_row(wave, inst, out);
 }
 
+/// One of two instructions, by MODE's IEEE bit.
+template <Handler kIeee, Handler kPlain>
+void by_ieee_mode(Wave& wave, const Inst& inst) {
+  (wave.mode.ieee ? kIeee : kPlain)(wave, inst);
+}
+
 /// Binary32 in, bits out.
 template <auto F>
 void from_float(Wave& wave, const Inst& inst) {

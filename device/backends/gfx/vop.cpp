@@ -169,6 +169,26 @@ void v_readfirstlane_b32(Wave& w, const Inst& i) {
   set_scalar32(w, i.dst[0], source(w, i, 0, space)[lane]);
 }
 
+/// Parts of `kPart` lanes change places: the second, fourth, ... of the first operand with the
+/// first, third, ... of the second.
+template <unsigned kPart>
+void swap_parts(Wave& w, const Inst& i) {
+  Lanes first, second;
+  std::memcpy(first.at.data(), w.row(i.dst[0].index), sizeof first.at);
+  std::memcpy(second.at.data(), w.row(i.dst[1].index), sizeof second.at);
+  for (unsigned l = 0; l < kLanes; ++l)
+    if ((l & kPart) == 0) std::swap(first.at[l + kPart], second.at[l]);
+  write_row(w, i, i.dst[0].index, first);
+  write_row(w, i, i.dst[1].index, second);
+}
+void v_swap_b32(Wave& w, const Inst& i) {
+  Lanes first, second;
+  std::memcpy(first.at.data(), w.row(i.dst[0].index), sizeof first.at);
+  std::memcpy(second.at.data(), w.row(i.dst[1].index), sizeof second.at);
+  write_row(w, i, i.dst[0].index, second);
+  write_row(w, i, i.dst[1].index, first);
+}
+
 template <unsigned kByte>
 float byte_of(u32 x) {
   return static_cast<float>(static_cast<i32>(x >> (8 * kByte) & 0xff));
@@ -192,6 +212,11 @@ constexpr Entry kTable[] = {
     {"v_mov_b32", unary<[](u32 a) { return a; }>},
     {"v_mov_b64", v_mov_b64, 1, Type::kB64},
     {"v_accvgpr_mov_b32", unary<[](u32 a) { return a; }>},
+    {"v_accvgpr_read_b32", unary<[](u32 a) { return a; }>},
+    {"v_accvgpr_write_b32", unary<[](u32 a) { return a; }>},
+    {"v_swap_b32", v_swap_b32, 2},
+    {"v_permlane16_swap_b32", swap_parts<16>, 2},
+    {"v_permlane32_swap_b32", swap_parts<32>, 2},
     {"v_readfirstlane_b32", v_readfirstlane_b32},
     {"v_not_b32", unary<[](u32 a) { return ~a; }>},
     {"v_bfrev_b32", unary<reverse>},
@@ -231,8 +256,8 @@ constexpr Entry kTable[] = {
     {"v_mul_legacy_f32", float_binary<[](u32 a, u32 b) {
        return (a << 1) == 0 || (b << 1) == 0 ? 0 : mul_float(a, b);
      }>},
-    {"v_min_f32", float_binary<min_float>},
-    {"v_max_f32", float_binary<max_float>},
+    {"v_min_f32", by_ieee_mode<float_binary<min_float_ieee>, float_binary<min_float>>},
+    {"v_max_f32", by_ieee_mode<float_binary<max_float_ieee>, float_binary<max_float>>},
     {"v_fmac_f32", accumulate<fma_float>},
     {"v_fmaak_f32", float_ternary<fma_float>},
     {"v_fmamk_f32", float_ternary<fma_float>},

@@ -1,5 +1,5 @@
 // Vector instructions of three sources, and those that only VOP3 encodes.
-#include "device/backends/gfx/number.hpp"
+#include "device/backends/gfx/format.hpp"
 #include "device/backends/gfx/table.hpp"
 
 namespace monoref::device::gfx {
@@ -52,6 +52,18 @@ u32 middle(u32 a, u32 b, u32 c) {
 }
 u32 middle_u(u32 a, u32 b, u32 c) {
   return std::max(std::min(a, b), std::min(std::max(a, b), c));
+}
+u32 smallest(u32 a, u32 b, u32 c) {
+  return min_float(min_float(a, b), c);
+}
+u32 smallest_ieee(u32 a, u32 b, u32 c) {
+  return min_float_ieee(min_float_ieee(a, b), c);
+}
+u32 largest(u32 a, u32 b, u32 c) {
+  return max_float(max_float(a, b), c);
+}
+u32 largest_ieee(u32 a, u32 b, u32 c) {
+  return max_float_ieee(max_float_ieee(a, b), c);
 }
 u32 middle_f(u32 a, u32 b, u32 c) {
   if (is_nan(a) || is_nan(b) || is_nan(c)) return min_float(min_float(a, b), c);
@@ -216,18 +228,8 @@ void v_div_scale_f32(Wave& w, const Inst& i) {
 u32 scaled_fma(u32 a, u32 b, u32 c) {
   const double factor = exponent_field(c) > 127 ? 0x1p64 : 0x1p-64;
   const double product = static_cast<double>(as_float(a)) * as_float(b);
-  const double addend = as_float(c);
-  double sum = product + addend;
+  const double sum = sum_to_odd(product, as_float(c));
   if (sum != sum) return nan_of(a, b, c);
-  // What the sum lost decides how it is rounded again: it goes into the last bit.
-  const double back = sum - product;
-  const double lost = (product - (sum - back)) + (addend - back);
-  auto bits = std::bit_cast<u64>(sum);
-  if (lost != 0 && std::isfinite(sum) && (bits & 1) == 0) {
-    const bool away = (lost > 0) == (sum > 0);
-    bits += away ? 1 : ~u64{0};
-    sum = as_double(bits);
-  }
   return as_bits(static_cast<float>(sum * factor));
 }
 void v_div_fmas_f32(Wave& w, const Inst& i) {
@@ -271,18 +273,20 @@ constexpr Entry kTable[] = {
     {"v_bfi_b32", ternary<[](u32 a, u32 b, u32 c) { return (a & b) | (~a & c); }>},
     {"v_alignbit_b32", ternary<alignbit>},
     {"v_alignbyte_b32", ternary<alignbyte>},
-    {"v_min3_f32",
-     float_ternary<[](u32 a, u32 b, u32 c) { return min_float(min_float(a, b), c); }>},
+    {"v_min3_f32", by_ieee_mode<float_ternary<smallest_ieee>, float_ternary<smallest>>},
     {"v_min3_i32", ternary<[](u32 a, u32 b, u32 c) {
        return std::min(std::min(as_signed(a), as_signed(b)), as_signed(c));
      }>},
     {"v_min3_u32", ternary<[](u32 a, u32 b, u32 c) { return std::min(std::min(a, b), c); }>},
-    {"v_max3_f32",
-     float_ternary<[](u32 a, u32 b, u32 c) { return max_float(max_float(a, b), c); }>},
+    {"v_max3_f32", by_ieee_mode<float_ternary<largest_ieee>, float_ternary<largest>>},
     {"v_max3_i32", ternary<[](u32 a, u32 b, u32 c) {
        return std::max(std::max(as_signed(a), as_signed(b)), as_signed(c));
      }>},
     {"v_max3_u32", ternary<[](u32 a, u32 b, u32 c) { return std::max(std::max(a, b), c); }>},
+    {"v_minimum3_f32",
+     float_ternary<[](u32 a, u32 b, u32 c) { return minimum_float(minimum_float(a, b), c); }>},
+    {"v_maximum3_f32",
+     float_ternary<[](u32 a, u32 b, u32 c) { return maximum_float(maximum_float(a, b), c); }>},
     {"v_med3_f32", float_ternary<middle_f>},
     {"v_med3_i32", ternary<middle>},
     {"v_med3_u32", ternary<middle_u>},

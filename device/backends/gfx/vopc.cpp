@@ -1,5 +1,5 @@
 // Comparisons: a bit a lane. v_cmpx writes EXEC, too.
-#include "device/backends/gfx/number.hpp"
+#include "device/backends/gfx/half.hpp"
 #include "device/backends/gfx/table.hpp"
 
 namespace monoref::device::gfx {
@@ -36,6 +36,32 @@ void compare_wide(Wave& w, const Inst& i) {
   MONOREF_EACH_LANE(l) truths.at[l] = F(View(a[l]), View(b[l])) ? ~0U : 0;
   write_bits(w, i, truths, kToExec);
 }
+template <auto F, bool kToExec>
+void compare_half(Wave& w, const Inst& i) {
+  Lanes sa, sb, truths;
+  half_number_row(w, i, 0, false, i.src[0].negate, i.src[0].absolute, sa);
+  half_number_row(w, i, 1, false, i.src[1].negate, i.src[1].absolute, sb);
+  for (unsigned l = 0; l < kLanes; ++l) {
+    const float a = as_float(widen(kBinary16, sa.at[l]));
+    const float b = as_float(widen(kBinary16, sb.at[l]));
+    truths.at[l] = F(a, b) ? ~0U : 0;
+  }
+  write_bits(w, i, truths, kToExec);
+}
+template <auto F, bool kToExec>
+void compare_double(Wave& w, const Inst& i) {
+  WideLanes sa, sb;
+  Lanes truths;
+  const WideRow a = wide_source(w, i, 0, sa);
+  const WideRow b = wide_source(w, i, 1, sb);
+  const auto number = [](u64 bits, const Operand& operand) {
+    const u64 kept = operand.absolute ? bits & ~(u64{1} << 63) : bits;
+    return as_double(kept ^ (operand.negate ? u64{1} << 63 : 0));
+  };
+  for (unsigned l = 0; l < kLanes; ++l)
+    truths.at[l] = F(number(a[l], i.src[0]), number(b[l], i.src[1])) ? ~0U : 0;
+  write_bits(w, i, truths, kToExec);
+}
 template <bool kToExec>
 void compare_class(Wave& w, const Inst& i) {
   Lanes sa, sb, truths;
@@ -60,15 +86,15 @@ constexpr auto kOther = [](auto a, auto b) { return a != b; };
 constexpr auto kGreaterEqual = [](auto a, auto b) { return a >= b; };
 constexpr auto kAlways = [](auto, auto) { return true; };
 // Of numbers that may be NaN.
-constexpr auto kLessGreater = [](float a, float b) { return a < b || a > b; };
-constexpr auto kOrdered = [](float a, float b) { return a == a && b == b; };
-constexpr auto kUnordered = [](float a, float b) { return a != a || b != b; };
-constexpr auto kNotGreaterEqual = [](float a, float b) { return !(a >= b); };
-constexpr auto kNotLessGreater = [](float a, float b) { return !(a < b || a > b); };
-constexpr auto kNotGreater = [](float a, float b) { return !(a > b); };
-constexpr auto kNotLessEqual = [](float a, float b) { return !(a <= b); };
-constexpr auto kNotEqual = [](float a, float b) { return !(a == b); };
-constexpr auto kNotLess = [](float a, float b) { return !(a < b); };
+constexpr auto kLessGreater = [](auto a, auto b) { return a < b || a > b; };
+constexpr auto kOrdered = [](auto a, auto b) { return a == a && b == b; };
+constexpr auto kUnordered = [](auto a, auto b) { return a != a || b != b; };
+constexpr auto kNotGreaterEqual = [](auto a, auto b) { return !(a >= b); };
+constexpr auto kNotLessGreater = [](auto a, auto b) { return !(a < b || a > b); };
+constexpr auto kNotGreater = [](auto a, auto b) { return !(a > b); };
+constexpr auto kNotLessEqual = [](auto a, auto b) { return !(a <= b); };
+constexpr auto kNotEqual = [](auto a, auto b) { return !(a == b); };
+constexpr auto kNotLess = [](auto a, auto b) { return !(a < b); };
 
 // clang-format off
 // One line a comparison: v_cmp and v_cmpx of it.
@@ -84,9 +110,13 @@ constexpr auto kNotLess = [](float a, float b) { return !(a < b); };
   MONOREF_WHOLE("ne_" suffix, kind, kOther, view, type),                 \
   MONOREF_WHOLE("ge_" suffix, kind, kGreaterEqual, view, type),          \
   MONOREF_WHOLE("t_" suffix, kind, kAlways, view, type)
-#define MONOREF_FLOAT(name, condition)                                   \
-  {"v_cmp_" name "_f32", compare_float<condition, false>},               \
-  {"v_cmpx_" name "_f32", compare_float<condition, true>}
+#define MONOREF_FLOAT(name, condition)                                             \
+  {"v_cmp_" name "_f32", compare_float<condition, false>},                         \
+  {"v_cmpx_" name "_f32", compare_float<condition, true>},                         \
+  {"v_cmp_" name "_f16", compare_half<condition, false>, 1, Type::kB16},           \
+  {"v_cmpx_" name "_f16", compare_half<condition, true>, 1, Type::kB16},           \
+  {"v_cmp_" name "_f64", compare_double<condition, false>, 1, Type::kF64},         \
+  {"v_cmpx_" name "_f64", compare_double<condition, true>, 1, Type::kF64}
 
 constexpr Entry kTable[] = {
     MONOREF_WHOLE_ALL("i32", compare, kSigned, Type::kB32),

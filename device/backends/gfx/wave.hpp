@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "device/backends/gfx/manner.hpp"
+
 namespace monoref::device::gfx {
 
 constexpr unsigned kLanes = 64;
@@ -188,6 +190,9 @@ class Wave {
   const Program* program = nullptr;
   Memory* memory = nullptr;
   Shared* shared = nullptr;
+  Observations* observed = nullptr;
+  MatrixModel matrix = MatrixModel::kExact;
+  bool fnuz = false;               ///< FP8 as gfx942 has it
   std::vector<std::byte> scratch;  ///< private_bytes a lane
   std::size_t private_bytes = 0;
   std::uint64_t mask_of = 0;
