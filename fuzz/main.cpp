@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "fuzz/commands/commands.hpp"
+#include "fuzz/commands/gfx.hpp"
 #include "fuzz/stop.hpp"
 
 namespace {
@@ -180,6 +181,25 @@ int run(int argc, char** argv) {
   overnight->add_option("--round-seconds", night.round_seconds, "of one process")
       ->capture_default_str();
 
+  CLI::App* gfx = app.add_subcommand("gfx", "AMD code objects, whoever compiled them");
+  gfx->require_subcommand(1);
+  GfxRunOptions gfx_options;
+  CLI::App* describe = gfx->add_subcommand("describe", "what a code object says of itself");
+  CLI::App* execute = gfx->add_subcommand("run", "execute a launch and compare memory after it");
+  for (CLI::App* command : {describe, execute})
+    command->add_option("FILE", gfx_options.file, "a code object of gfx942 or gfx950")->required();
+  execute
+      ->add_option("--launch", gfx_options.launch,
+                   "safetensors file with the launch and the memory before and after it")
+      ->required();
+  execute
+      ->add_option("--mfma", gfx_options.mfma,
+                   "how matrix instructions add: exact, portable, cdna3-mmasim-microsoft or "
+                   "cdna3-mmasim-peichenxie")
+      ->capture_default_str();
+  for (CLI::App* command : {describe, execute}) add_json(*command, common);
+  add_quiet(*execute, common);
+
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
   for (CLI::App* command : {list, check, fuzz, replay, regen, verify, mutants, bench}) {
     add_stage(*command, common);
@@ -194,7 +214,7 @@ int run(int argc, char** argv) {
   for (CLI::App* command : {check, fuzz, replay, mutants, bench})
     command->add_option("--devices", common.devices,
                         "devices of amd or nvidia, like 0,1: each has its own ranks (default 0)");
-  for (CLI::App* command : {check, fuzz, replay, mutants})
+  for (CLI::App* command : {check, fuzz, replay, mutants, execute})
     add_seconds(
         *command, "--time-limit", [&](double seconds) { common.time_limit = seconds; },
         "seconds of processor time after which one run of one case counts as hung", 86400)
@@ -213,6 +233,8 @@ int run(int argc, char** argv) {
   if (*replay) return replay_command(common, target, bisect);
   if (*regen) return golden_regen_command(common, folder);
   if (*verify) return golden_verify_command(common, folder);
+  if (*describe) return gfx_describe_command(common, gfx_options.file);
+  if (*execute) return gfx_run_command(common, gfx_options);
   if (*overnight) return overnight_command(night);
   if (*mutants) return mutants_command(common, mutants_options);
   return bench_command(common);
