@@ -15,7 +15,7 @@ enum class Schedule : std::uint8_t {
   kRandom,      ///< any wave, any number of instructions
 };
 
-/// How matrix instructions add floating-point products (matrix-cores).
+/// How matrix instructions add floating-point products (matrix-cores sections 1 to 3).
 enum class MatrixModel : std::uint8_t {
   kExact,            ///< products and accumulator are added exactly and rounded once
   kPortable,         ///< a chain of fma in the order of k

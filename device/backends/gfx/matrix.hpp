@@ -1,4 +1,4 @@
-// How matrix instructions add: the models of matrix-cores, and one that is exact.
+// How matrix instructions add: the models of matrix-cores sections 1 to 3, and one that is exact.
 #pragma once
 
 #include <array>
