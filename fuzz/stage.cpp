@@ -1,6 +1,7 @@
 #include "fuzz/stage.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 
 #include "fuzz/chain.hpp"
@@ -48,7 +49,7 @@ void* Launcher::raw_address(std::string_view name, std::size_t element_size) con
   if (dtype_size(buffer->type) != element_size)
     refuse("launch: {} is {}, must have elements of {} bytes as the kernel takes", name,
            dtype_name(buffer->type), element_size);
-  void* const base = on16_ != nullptr ? reinterpret_cast<void*>((buffer->index + 1) << kAskedBits)
+  void* const base = on16_ != nullptr ? std::bit_cast<void*>((buffer->index + 1) << kAskedBits)
                                       : backend_.address(buffer->index, device_.value_or(0));
   if (base == nullptr)
     throw std::logic_error(

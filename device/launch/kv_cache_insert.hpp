@@ -38,7 +38,7 @@ struct KvCacheInsert {
   Grid grid(int) const {
     const std::uint32_t threads = threads_for(heads * head_dim);
     return {.blocks_x = blocks(parts(rows, 4)),
-            .blocks_y = blocks(parts(4 * heads * head_dim, 2 * threads), 8),
+            .blocks_y = blocks(parts(4 * heads * head_dim, 2 * std::int64_t{threads}), 8),
             .threads_x = threads};
   }
   static constexpr Legal legal(int wave) { return any_xy(wave); }

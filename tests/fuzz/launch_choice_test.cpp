@@ -189,8 +189,9 @@ TEST(LaunchArguments, RefuseSizesAndAddressesThatAKernelCannotTake) {
   rows.width = 0;
   EXPECT_NO_THROW(enqueue(rows, *backend));
   EXPECT_EQ(backend->finish().status, device::RunStatus::kOk);
-  EXPECT_THROW(argument(device::launch::On16{reinterpret_cast<const int*>(std::uintptr_t{8})}),
-               std::invalid_argument);
+  alignas(16) const int four[4] = {};
+  EXPECT_NO_THROW(argument(device::launch::On16{four}));
+  EXPECT_THROW(argument(device::launch::On16{four + 2}), std::invalid_argument);
 }
 
 }  // namespace

@@ -294,13 +294,14 @@ TEST_P(Misuse, DecodeLengthsBehindTheLiveRowsAreZero) {
 
 TEST_P(Misuse, InsertedKeysAndValuesStayInsideTheCache) {
   // One block of 128 slots: only slot 5 exists among these.
+  constexpr std::size_t kWidth = 16, kCacheElements = 128 * kWidth;
   const std::vector<i64> slots{-1, 128, i64{1} << 32, 5};
-  const auto k = bench.add(std::vector<float>(4 * 16, 1.0F));
-  const auto v = bench.add(std::vector<std::uint16_t>(4 * 16, 0x3F80));
+  const auto k = bench.add(std::vector<float>(4 * kWidth, 1.0F));
+  const auto v = bench.add(std::vector<std::uint16_t>(4 * kWidth, 0x3F80));
   const auto slot_buffer = bench.add(slots);
-  const auto k_cache = bench.add(std::vector<std::uint16_t>(128 * 16, 0));
-  const auto v_cache = bench.add(std::vector<std::uint16_t>(128 * 16, 0));
-  const auto index_cache = bench.add(std::vector<std::uint16_t>(128 * 16, 0));
+  const auto k_cache = bench.add(std::vector<std::uint16_t>(kCacheElements, 0));
+  const auto v_cache = bench.add(std::vector<std::uint16_t>(kCacheElements, 0));
+  const auto index_cache = bench.add(std::vector<std::uint16_t>(kCacheElements, 0));
   bench.run(launch::KvCacheInsert<std::uint16_t>{.k = bench.at<const float>(k),
                                                  .k_row_stride = 16,
                                                  .v = bench.at<const std::uint16_t>(v),
