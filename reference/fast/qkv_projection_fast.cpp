@@ -2,13 +2,9 @@
 // decoded into a panel [k][row] in walking order, and every token's chain takes one step a k with
 // all 16 rows at once.
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include "reference/fast/panel_product.hpp"
 #include "reference/formats/convert.hpp"
 #include "reference/rules/fp8_rules.hpp"
 #include "reference/rules/stage_checks.hpp"
@@ -17,8 +13,8 @@
 namespace monoref {
 namespace {
 
-constexpr std::size_t kRows = 16;   ///< of a group of the weight layout
-constexpr std::size_t kTokens = 8;  ///< accumulators that stay in registers
+constexpr std::size_t kRows = kPanelLanes;  ///< 16, of a group of the weight layout
+constexpr std::size_t kTokens = kPanelColumns;
 constexpr std::size_t kChunk = ProjectionOrder::kChunk;
 
 /// Decoded operands of one call, tokens padded to whole tiles with zeros.
@@ -65,62 +61,8 @@ void decode_panel(const std::uint8_t* chunk, const float* table, float* panel) {
     }
 }
 
-/// acc[token][row] = fma(x[k][token], panel[k][row], acc[token][row]) for the 64 k of a chunk. Left
-/// to itself the compiler shuffles lanes in the inner loop, so the vector forms are written out.
-using MultiplyChunk = void (*)(const float* panel, const float* x, float* acc);
-
-void multiply_chunk_baseline(const float* panel, const float* x, float* acc) {
-  for (std::size_t k = 0; k < kChunk; ++k)
-    for (std::size_t token = 0; token < kTokens; ++token)
-      for (std::size_t row = 0; row < kRows; ++row) {
-        float& sum = acc[token * kRows + row];
-        sum = std::fma(x[k * kTokens + token], panel[k * kRows + row], sum);
-      }
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_chunk_v3(const float* panel, const float* x,
-                                                           float* acc) {
-  for (std::size_t row = 0; row < kRows; row += 8) {
-    __m256 sums[kTokens];
-    for (std::size_t token = 0; token < kTokens; ++token)
-      sums[token] = _mm256_loadu_ps(acc + token * kRows + row);
-    for (std::size_t k = 0; k < kChunk; ++k) {
-      const __m256 weights = _mm256_loadu_ps(panel + k * kRows + row);
-      for (std::size_t token = 0; token < kTokens; ++token)
-        sums[token] =
-            _mm256_fmadd_ps(_mm256_broadcast_ss(x + k * kTokens + token), weights, sums[token]);
-    }
-    for (std::size_t token = 0; token < kTokens; ++token)
-      _mm256_storeu_ps(acc + token * kRows + row, sums[token]);
-  }
-}
-
-__attribute__((target("avx512f"))) void multiply_chunk_v4(const float* panel, const float* x,
-                                                          float* acc) {
-  __m512 sums[kTokens];
-  for (std::size_t token = 0; token < kTokens; ++token)
-    sums[token] = _mm512_loadu_ps(acc + token * kRows);
-  for (std::size_t k = 0; k < kChunk; ++k) {
-    const __m512 weights = _mm512_loadu_ps(panel + k * kRows);
-    for (std::size_t token = 0; token < kTokens; ++token)
-      sums[token] = _mm512_fmadd_ps(_mm512_set1_ps(x[k * kTokens + token]), weights, sums[token]);
-  }
-  for (std::size_t token = 0; token < kTokens; ++token)
-    _mm512_storeu_ps(acc + token * kRows, sums[token]);
-}
-#endif
-
-MultiplyChunk multiply_chunk_for([[maybe_unused]] Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kV4) return multiply_chunk_v4;
-  if (isa == Isa::kV3) return multiply_chunk_v3;
-#endif
-  return multiply_chunk_baseline;
-}
-
 /// The dots of one group of 16 rows with every token: slices in order from 0.
-void multiply_group(const Operands& operands, std::size_t group, MultiplyChunk multiply_chunk,
+void multiply_group(const Operands& operands, std::size_t group, PanelProduct product,
                     Sums& partial, Sums& total) {
   const std::uint8_t* weight = operands.weight + group * kRows * operands.hidden;
   float panel[kChunk * kRows];
@@ -130,8 +72,8 @@ void multiply_group(const Operands& operands, std::size_t group, MultiplyChunk m
     for (std::size_t k = first; k < first + operands.slice; k += kChunk) {
       decode_panel(weight + k * kRows, operands.table, panel);
       for (std::size_t tile = 0; tile < operands.tiles; ++tile)
-        multiply_chunk(panel, operands.x.data() + (tile * operands.hidden + k) * kTokens,
-                       partial.data() + tile * kTokens * kRows);
+        product(panel, operands.x.data() + (tile * operands.hidden + k) * kTokens, kChunk,
+                partial.data() + tile * kTokens * kRows);
     }
     for (std::size_t i = 0; i < total.size(); ++i) total[i] += partial[i];
   }
@@ -153,12 +95,12 @@ void qkv_projection_fast(const QkvProjectionInput& input, const QkvProjectionOut
                          Isa isa) {
   require_dims("qkv_projection: output qkv", output.qkv, qkv_projection_shape(input));
   const Operands operands = decode_operands(input);
-  const MultiplyChunk multiply_chunk = multiply_chunk_for(isa);
+  const PanelProduct product = panel_product_for(isa);
   Sums partial(operands.tiles * kTokens * kRows);
   Sums total(partial.size());
   const auto groups = static_cast<std::size_t>(output.qkv.dim(1)) / kRows;
   for (std::size_t group = 0; group < groups; ++group) {
-    multiply_group(operands, group, multiply_chunk, partial, total);
+    multiply_group(operands, group, product, partial, total);
     store(input, output, group, total);
   }
 }
