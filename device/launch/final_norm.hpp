@@ -16,15 +16,8 @@ struct FinalNorm {
   float eps;
 
   static constexpr std::string_view kernel() { return "monoref_final_norm"; }
-  /// A thread has eight elements of the block's row.
-  Grid grid(int wave) const {
-    return {.blocks_x = blocks(rows), .threads_x = waves_for(hidden / 8, wave, 1024)};
-  }
-  Legal legal(int wave) const {
-    Legal legal = any_x(wave);
-    legal.threads.least = waves_for(hidden / 8, wave, 1024);
-    return legal;
-  }
+  Grid grid(int wave) const { return grid_of_rows(rows, hidden, wave); }
+  Legal legal(int wave) const { return legal_of_rows(hidden, wave); }
   template <class Take>
   void pass(const Take& take) const {
     take(hidden_states, hidden_row_stride, residual, residual_row_stride, gamma, out,

@@ -2,8 +2,8 @@
 // under which it computes the same bits. One header a kernel file stands beside this one; each has
 // a struct for every kernel that its caller fills in and hands to `enqueue`:
 //
-//   device::launch::enqueue(device::launch::RouterNorm{.sum = sum, .rows = 4, ...}, wave,
-//   put_on_my_stream);
+//   using namespace device::launch;
+//   enqueue(RouterNorm{.sum = sum, .rows = 4, ...}, wave, put_on_my_stream);
 //
 // Such a struct has
 //   kernel()     the kernel's name
@@ -159,6 +159,17 @@ constexpr std::uint32_t threads_for(std::int64_t items, std::int64_t most = 256)
 constexpr std::uint32_t waves_for(std::int64_t items, int wave, std::int64_t most) {
   return static_cast<std::uint32_t>(
       std::clamp<std::int64_t>(parts(items, wave) * wave, wave, most));
+}
+
+/// Kernels whose block has a row and whose threads have eight elements of it each: the default
+/// grid, and the legal ones.
+constexpr Grid grid_of_rows(std::int64_t rows, std::int64_t hidden, int wave) {
+  return {.blocks_x = blocks(rows), .threads_x = waves_for(hidden / 8, wave, 1024)};
+}
+constexpr Legal legal_of_rows(std::int64_t hidden, int wave) {
+  Legal legal = any_x(wave);
+  legal.threads.least = waves_for(hidden / 8, wave, 1024);
+  return legal;
 }
 
 }  // namespace monoref::device::launch

@@ -22,15 +22,8 @@ struct ResidualNormQuant {
   std::int32_t norm_input, fp8_max, encoding, overflow;
 
   static constexpr std::string_view kernel() { return "monoref_residual_norm_quant"; }
-  /// A thread has eight elements of the block's row.
-  Grid grid(int wave) const {
-    return {.blocks_x = blocks(rows), .threads_x = waves_for(hidden / 8, wave, 1024)};
-  }
-  Legal legal(int wave) const {
-    Legal legal = any_x(wave);
-    legal.threads.least = waves_for(hidden / 8, wave, 1024);
-    return legal;
-  }
+  Grid grid(int wave) const { return grid_of_rows(rows, hidden, wave); }
+  Legal legal(int wave) const { return legal_of_rows(hidden, wave); }
   template <class Take>
   void pass(const Take& take) const {
     take(ar, ar_row_stride, ar_stride, residual, residual_row_stride, residual_stride, gamma,
